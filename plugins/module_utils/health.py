@@ -1,0 +1,176 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether an instance's launch really serves: every answer is tied to the launch before it is believed."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
+from ansible_collections.gpuops.sglang.plugins.module_utils import release as releases
+from ansible_collections.gpuops.sglang.plugins.module_utils import sockets
+from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import SECRET, differences
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+
+HTTP_TIMEOUT = 30  # s: SGLang's own health check gives up after 20
+POLL = 1  # s
+TOKENS = 8
+EVIDENCE_LINES = 10
+
+
+class Unhealthy(Exception):
+    """The launch does not serve as asked; the text is the report: cause, evidence from its own log, next step."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was proved of one launch."""
+
+    instance: str
+    launch: str
+    service: str  # e.g. 'active (running)'
+    invocation: str
+    main_pid: int
+    port: int
+    model: str
+    arguments_compared: int
+    tokens: int
+    restarts: int
+
+
+def verify(state: Path, instance: str, timeout: int) -> dict[str, Any]:
+    """Wait at most `timeout` s until the launch serves, prove it, and return the Verdict as a mapping.
+
+    The wait ends at once when the process ends. Raises Unhealthy or Refused.
+    """
+    record = launches.record_of(state, instance)
+    launch = record["launch"]
+    schema = releases.schema(Path(record["release"])) or {}
+    server = _Server(record["host"], record["port"], launches.secret_of(state, instance, launch, "api_key"))
+    identity = _wait(record, server, timeout)
+
+    model = server.ask("/model_info")
+    if model.get("weight_version") != launch:
+        raise Unhealthy(
+            f"instance '{instance}': port {record['port']} answers for launch {model.get('weight_version')!r}, "
+            f"but the unit carries {launch!r}: deploy again"
+        )
+    reported = server.ask("/server_info")
+    asked = {**record["args"], "host": record["host"], "port": record["port"], "model_path": record["model"]}
+    compared, different = differences(asked, schema, reported)
+    if different:
+        raise Unhealthy(
+            f"instance '{instance}', launch {launch}: the server runs with other arguments than requested:\n  "
+            + "\n  ".join(different)
+            + "\nAsk for the reported value, or correct what makes SGLang change it."
+        )
+    tokens = _generate(instance, server, launch) if model.get("is_generation", True) else 0
+    return asdict(
+        Verdict(
+            instance=instance,
+            launch=launch,
+            service=f"{identity.active} ({identity.sub})",
+            invocation=identity.invocation,
+            main_pid=identity.main_pid,
+            port=record["port"],
+            model=record["model"],
+            arguments_compared=compared,
+            tokens=tokens,
+            restarts=identity.restarts,
+        )
+    )
+
+
+class _Server:
+    """HTTP to one address of this host, never through a proxy."""
+
+    def __init__(self, host: str, port: int, key: Optional[str]) -> None:
+        local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        self.url = f"http://[{local}]:{port}" if ":" in local else f"http://{local}:{port}"
+        self.headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+        self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def ask(self, path: str, body: Optional[Mapping[str, Any]] = None) -> dict[str, Any]:
+        """Return the JSON answer; raises Unhealthy with the path and what came instead."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data=data, headers=self.headers)
+        try:
+            with self.opener.open(request, timeout=HTTP_TIMEOUT) as answer:
+                content: dict[str, Any] = json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            raise Unhealthy(f"{self.url}{path} answers {error.code} {error.reason}") from error
+        except (OSError, ValueError) as error:
+            raise Unhealthy(f"{self.url}{path} gives no answer: {error}") from error
+        return content
+
+    def is_up(self) -> bool:
+        """Tell whether /health answers 200: the scheduler has answered a request of its own."""
+        try:
+            with self.opener.open(urllib.request.Request(self.url + "/health"), timeout=HTTP_TIMEOUT) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+
+def _wait(record: Mapping[str, Any], server: _Server, timeout: int) -> systemd.Identity:
+    instance, launch, port = record["instance"], record["launch"], record["port"]
+    end = time.monotonic() + timeout
+    restarts = systemd.identity(instance).restarts
+    while True:
+        identity = systemd.identity(instance)
+        if identity.active not in ("active", "reloading") or identity.restarts > restarts:
+            raise Unhealthy(_ended(record, identity))
+        running = systemd.running_launch(identity.main_pid)
+        if running is not None and running != launch:
+            raise Unhealthy(f"instance '{instance}': process {identity.main_pid} is launch {running}, not {launch}: deploy again")
+        owners = sockets.listeners(port)
+        strangers = [owner for owner in owners if not owner.in_cgroup(identity.cgroup)]
+        if strangers:
+            raise Unhealthy(
+                f"instance '{instance}': port {port} is held by process {strangers[0].pid} ({strangers[0].command[:120]}), "
+                f"which is not of {systemd.unit_name(instance)}: end it, then deploy again"
+            )
+        if owners and server.is_up():
+            return identity
+        if time.monotonic() > end:
+            raise Unhealthy(
+                f"instance '{instance}', launch {launch}: not healthy after {timeout} s, process {identity.main_pid} still "
+                f"runs. {_evidence(record, identity.invocation)}"
+                "\nIf it still loads, raise sglang_health_timeout."
+            )
+        time.sleep(POLL)
+
+
+def _ended(record: Mapping[str, Any], identity: systemd.Identity) -> str:
+    instance = record["instance"]
+    invocation = systemd.last_invocation(instance, record["started"]) or identity.invocation
+    state = f"{identity.active} ({identity.sub}), {identity.exit_status or identity.result}, {identity.restarts} restarts"
+    return f"instance '{instance}', launch {record['launch']}: the server ended: {state}. {_evidence(record, invocation)}"
+
+
+def _evidence(record: Mapping[str, Any], invocation: str) -> str:
+    lines = [_masked(line) for line in systemd.log(invocation, EVIDENCE_LINES)] or ["(it wrote nothing)"]
+    whole = f"journalctl _SYSTEMD_INVOCATION_ID={invocation}"
+    return f"The end of this launch's own log (all of it: {whole}):\n  " + "\n  ".join(lines)
+
+
+def _masked(line: str) -> str:
+    """SGLang logs all its arguments once, keys included: leave such a line out of a report."""
+    return "(a line with secrets was left out)" if any(name in line for name in SECRET) else line[:400]
+
+
+def _generate(instance: str, server: _Server, launch: str) -> int:
+    body = {"text": "The", "sampling_params": {"max_new_tokens": TOKENS, "temperature": 0, "ignore_eos": True}}
+    told = server.ask("/generate", body).get("meta_info", {})
+    if told.get("weight_version", launch) != launch or not told.get("completion_tokens"):
+        raise Unhealthy(f"instance '{instance}': a generation of {TOKENS} tokens came back without tokens of launch {launch}")
+    return int(told["completion_tokens"])

@@ -1,0 +1,51 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Small steps on files and processes that the host-side code shares."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Optional
+
+
+class Refused(Exception):
+    """A condition that the operator must change; the text is the whole message: what, its value, the next step."""
+
+
+def write_whole(path: Path, text: str, mode: int = 0o644, owner: Optional[tuple[int, int]] = None) -> None:
+    """Write a file so that it is seen either as it was or complete; `owner` is (uid, gid)."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), mode)
+            if owner:
+                os.fchown(file.fileno(), *owner)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise Refused(f"can not write {path}: {error.strerror}") from error
+
+
+def run(
+    argv: Sequence[str], environment: Optional[Mapping[str, str]] = None, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run an argv list with exactly the given environment (default: this process's own); never raises for its status."""
+    return subprocess.run(
+        list(argv), env=None if environment is None else dict(environment), input=stdin, capture_output=True, text=True,
+        errors="replace", check=False,
+    )  # fmt: skip
+
+
+def last_lines(text: str, count: int) -> list[str]:
+    """Return the last non-empty lines; a carriage return, as progress bars write it, ends a line too."""
+    lines = [line.rstrip() for line in text.replace("\r", "\n").split("\n")]
+    return [line for line in lines if line][-count:]

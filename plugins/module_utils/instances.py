@@ -1,0 +1,47 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is wrong with a host's list of instances, judged on the controller before any host is asked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+
+
+def instance_problems(instances: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return one sentence for each thing that must be corrected in `sglang_server_instances`; empty when all is well."""
+    problems: list[str] = []
+    names: dict[str, int] = {}
+    ports: dict[int, str] = {}
+    for position, instance in enumerate(instances, start=1):
+        if not isinstance(instance, Mapping):
+            problems.append(f"instance {position} is {instance!r}: write a mapping with name, model and port")
+            continue
+        name = str(instance.get("name") or "")
+        label = f"instance '{name}'" if name else f"instance {position}"
+        if not NAME.fullmatch(name):
+            problems.append(f"{label} has the name {name!r}: use up to 40 of a-z, 0-9 and '-'")
+        elif name in names:
+            problems.append(f"{label} is there twice (entries {names[name]} and {position}): rename one")
+        names.setdefault(name, position)
+        if not instance.get("model"):
+            problems.append(f"{label} has no model: set 'model' to a directory or a hub id")
+        port = _port(instance.get("port"))
+        if port is None:
+            problems.append(f"{label} has the port {instance.get('port')!r}: use a whole number from 1024 to 65535")
+        elif port in ports:
+            problems.append(f"{label} has the port {port}, which instance '{ports[port]}' has too: change one")
+        else:
+            ports[port] = name
+    return problems
+
+
+def _port(value: Any) -> int | None:
+    # a template renders a number as text on some ansible-core versions
+    if isinstance(value, bool) or not re.fullmatch(r"\d{1,5}", str(value)):
+        return None
+    return int(value) if 1024 <= int(value) <= 65535 else None

@@ -1,0 +1,180 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A release: one installed SGLang in a directory of its own, complete when its `release.json` is there.
+
+    ROOT/uv/VERSION/            the installer
+    ROOT/releases/NAME/venv/    interpreter and packages
+    ROOT/releases/NAME/schema.json    the options of this SGLang, from its own parser
+    ROOT/releases/NAME/release.json   inputs and exact packages; written last
+
+NAME holds a digest of the inputs, so changed inputs make another release beside the old one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, last_lines, run, write_whole
+
+LOCK_WAIT = 1800  # s: a first installation downloads up to 10 GB
+
+
+@dataclass(frozen=True)
+class ReleaseSpec:
+    """What a release is made of."""
+
+    version: str
+    overrides: tuple[str, ...]
+    python: str  # interpreter of the host, e.g. /usr/bin/python3
+    python_version: str  # of that interpreter, e.g. 3.11
+    root: Path
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """Everything that decides the content of the release."""
+        return {
+            "requirement": f"sglang=={self.version}",
+            "overrides": sorted(self.overrides),
+            "python": self.python_version,
+        }
+
+    @property
+    def name(self) -> str:
+        """SGLang's version and a digest of the inputs, e.g. 0.5.23-1f3a9c2e."""
+        digest = hashlib.sha256(json.dumps(self.inputs, sort_keys=True).encode()).hexdigest()
+        return f"{self.version}-{digest[:8]}"
+
+    @property
+    def path(self) -> Path:
+        """The directory of the release."""
+        return self.root / "releases" / self.name
+
+
+def python_version(python: str) -> str:
+    """Return e.g. '3.11' of an interpreter."""
+    try:
+        done = run([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
+    except OSError as error:
+        raise Refused(f"the interpreter {python} can not be run: {error.strerror}; set sglang_install_python") from error
+    if done.returncode != 0:
+        raise Refused(f"the interpreter {python} does not work: {' | '.join(last_lines(done.stderr, 2))}")
+    return done.stdout.strip()
+
+
+def read(path: Path) -> Optional[dict[str, Any]]:
+    """Return the record of the complete release in `path`, or None."""
+    try:
+        record = json.loads((path / "release.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record if (path / "venv/bin/python").exists() and (path / "schema.json").exists() else None
+
+
+def schema(path: Path) -> Optional[dict[str, Any]]:
+    """Return the options of the release in `path` (main spelling -> facts), or None where there is no release."""
+    try:
+        content: dict[str, Any] = json.loads((path / "schema.json").read_text(encoding="utf-8"))["options"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return content
+
+
+def install(spec: ReleaseSpec, uv_version: str, environment: Mapping[str, str], schema_probe: str) -> dict[str, Any]:
+    """Make the release and return its record; what an interrupted installation left is replaced.
+
+    `environment` is added to a clean one for every download (proxy, uv's settings). `schema_probe` is the source text
+    of the module schema_probe.
+    """
+    os.umask(0o022)  # the service user reads what root installs
+    clean = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
+    environment = {**clean, **environment}
+    spec.path.mkdir(parents=True, exist_ok=True)
+    with _only_one(spec.root / "install.lock"):
+        record = read(spec.path)
+        if record is not None:
+            return record
+        uv = _uv(spec, uv_version, environment)
+        try:
+            return _build(spec, uv, environment, schema_probe)
+        except BaseException:
+            shutil.rmtree(spec.path, ignore_errors=True)
+            raise
+
+
+def _build(spec: ReleaseSpec, uv: str, environment: Mapping[str, str], schema_probe: str) -> dict[str, Any]:
+    venv = spec.path / "venv"
+    python = str(venv / "bin/python")
+    overrides = spec.path / "overrides.txt"
+    write_whole(overrides, "".join(f"{line}\n" for line in spec.overrides))
+    environment = {**environment, "UV_OVERRIDE": str(overrides), "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never"}
+    _step(spec, "making the venv", [uv, "venv", "--quiet", "--clear", "--python", spec.python, str(venv)], environment)
+    _step(
+        spec, "installing", [uv, "pip", "install", "--quiet", "--python", python, spec.inputs["requirement"]], environment
+    )
+    listing = _step(spec, "listing", [uv, "pip", "freeze", "--quiet", "--python", python], environment)
+    options = _step(spec, "importing the server", [python, "-I", "-"], environment, stdin=schema_probe)
+    described = json.loads(options[options.index('{"sglang_version"') :])
+    if described["sglang_version"] != spec.version:
+        raise Refused(f"asked for SGLang {spec.version}, but {described['sglang_version']} was installed in {spec.path}")
+    write_whole(spec.path / "schema.json", json.dumps(described, indent=1, sort_keys=True))
+    record = {
+        "name": spec.name,
+        "version": spec.version,
+        "inputs": spec.inputs,
+        "packages": sorted(listing.split("\n")[:-1]),
+        "installed": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    write_whole(spec.path / "release.json", json.dumps(record, indent=1, sort_keys=True))
+    return record
+
+
+def _uv(spec: ReleaseSpec, uv_version: str, environment: Mapping[str, str]) -> str:
+    """Return the path of uv, installed in a venv of its own."""
+    home = spec.root / "uv" / uv_version
+    uv = home / "bin/uv"
+    if uv.exists() and run([str(uv), "--version"]).stdout.split()[1:2] == [uv_version]:
+        return str(uv)
+    _step(spec, "making the installer's venv", [spec.python, "-m", "venv", "--clear", str(home)], environment)
+    pip = [str(home / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    _step(spec, "installing uv", [*pip, f"uv=={uv_version}"], environment)
+    return str(uv)
+
+
+def _step(spec: ReleaseSpec, what: str, argv: Sequence[str], environment: Mapping[str, str], stdin: str = "") -> str:
+    done = run(argv, environment, stdin)
+    if done.returncode == 0:
+        return done.stdout
+    said = " | ".join(last_lines(done.stderr or done.stdout, 5))
+    free = shutil.disk_usage(spec.root).free / 2**30
+    hint = f"; {spec.root} has {free:.1f} GiB free" if "No space left" in said or free < 1 else ""
+    raise Refused(f"SGLang {spec.version}: {what} failed with exit status {done.returncode}: {said}{hint}")
+
+
+@contextmanager
+def _only_one(path: Path) -> Iterator[None]:
+    with path.open("a+", encoding="utf-8") as lock:
+        end = time.monotonic() + LOCK_WAIT
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    lock.seek(0)
+                    raise Refused(f"process {lock.read().strip()} still installs into {path.parent}: end it first") from None
+                time.sleep(1)
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield

@@ -1,0 +1,213 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""systemd as the supervisor of an instance: the unit's text, and what systemd says of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, last_lines, run, write_whole
+
+UNIT_FOLDER = Path("/etc/systemd/system")
+LAUNCH_LINE = "# launch: "
+PROPERTIES = ("ActiveState", "SubState", "Result", "MainPID", "InvocationID", "ControlGroup", "UnitFileState", "NRestarts",
+              "ExecMainStatus", "ExecMainCode")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What systemd says of an instance's service now."""
+
+    active: str  # ActiveState
+    sub: str  # SubState
+    result: str
+    main_pid: int  # 0 when there is no process
+    invocation: str
+    cgroup: str
+    enabled: bool
+    restarts: int
+    exit_status: str  # of the last main process, e.g. 'exited 1', 'killed 9'; '' when none ended
+
+
+def is_here() -> bool:
+    """Tell whether PID 1 of this host is systemd."""
+    return Path("/run/systemd/system").is_dir()
+
+
+def unit_name(instance: str) -> str:
+    """Return the unit of an instance."""
+    return f"sglang-{instance}.service"
+
+
+def unit_text(
+    instance: str, launch: str, argv: Sequence[str], environment: Mapping[str, str], user: str, folder: str
+) -> str:
+    """Return the unit file of one launch; `folder` is the only place that the server may write to, besides /tmp.
+
+    Restart: an argument error (exit 2) or a failed resolution (exit 1) is not cured by a restart. A clean stop of
+    SGLang up to 0.5.18 ends in a SIGKILL of itself. KillMode=mixed: SGLang drains only when its main process alone
+    gets the SIGTERM.
+    """
+    words = " \\\n    ".join(_grouped([quote_word(word) for word in argv]))
+    variables = "".join(f"Environment={quote_variable(name, environment[name])}\n" for name in sorted(environment))
+    return f"""\
+# Written by gpuops.sglang; a change by hand is undone by the next deploy.
+{LAUNCH_LINE}{launch}
+[Unit]
+Description=SGLang instance {instance}
+Wants=network-online.target
+After=network-online.target
+StartLimitIntervalSec=600
+StartLimitBurst=5
+
+[Service]
+Type=exec
+User={user}
+Group={user}
+WorkingDirectory={folder}
+Environment=SGLANG_LAUNCH_ID={launch}
+{variables}ExecStart={words}
+Restart=on-failure
+RestartPreventExitStatus=1 2
+RestartSec=10
+KillMode=mixed
+TimeoutStopSec=60
+LimitNOFILE=1048576
+LimitMEMLOCK=infinity
+UMask=0077
+NoNewPrivileges=yes
+PrivateTmp=yes
+ProtectSystem=strict
+ProtectHome=read-only
+ReadWritePaths={folder}
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def quote_word(word: str) -> str:
+    """Return a word of ExecStart= that systemd turns back into exactly `word` (systemd.syntax(7), systemd.service(5))."""
+    escaped = _escape(word).replace("$", "$$")
+    return escaped if word and escaped == word and not set(word) & set(" '\";") else f'"{escaped}"'
+
+
+def quote_variable(name: str, value: str) -> str:
+    """Return an assignment of Environment= that systemd turns back into exactly `value`; `$` is not special there."""
+    return f'"{_escape(f"{name}={value}")}"'
+
+
+def launch_of(text: str) -> Optional[str]:
+    """Return the launch id that a unit file carries, or None for a unit that is not ours."""
+    lines = [line for line in text.splitlines() if line.startswith(LAUNCH_LINE)]
+    return lines[0][len(LAUNCH_LINE) :] if lines else None
+
+
+def read_unit(instance: str) -> str:
+    """Return the installed unit file of an instance; empty when there is none."""
+    try:
+        return (UNIT_FOLDER / unit_name(instance)).read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def installed_instances() -> list[str]:
+    """Return the names of all instances that have a unit of ours on this host."""
+    units = sorted(UNIT_FOLDER.glob("sglang-*.service"))
+    names = [unit.name[len("sglang-") : -len(".service")] for unit in units]
+    return [name for name in names if launch_of(read_unit(name))]
+
+
+def start_launch(instance: str, text: str) -> None:
+    """Install the unit, enable it, and replace the running process by one of this launch."""
+    write_whole(UNIT_FOLDER / unit_name(instance), text)
+    _systemctl("daemon-reload")
+    _systemctl("enable", "--quiet", unit_name(instance))
+    # start limits of an earlier crash loop do not hold a new launch back
+    run(["systemctl", "reset-failed", unit_name(instance)])
+    _systemctl("restart", unit_name(instance))
+
+
+def identity(instance: str) -> Identity:
+    """Ask systemd for the state of an instance's service."""
+    shown = _systemctl("show", unit_name(instance), f"--property={','.join(PROPERTIES)}")
+    values = dict(line.partition("=")[::2] for line in shown.splitlines())
+    ended = {"1": "exited", "2": "killed", "3": "dumped"}.get(values.get("ExecMainCode", "0"))
+    return Identity(
+        active=values.get("ActiveState", ""),
+        sub=values.get("SubState", ""),
+        result=values.get("Result", ""),
+        main_pid=int(values.get("MainPID") or 0),
+        invocation=values.get("InvocationID", ""),
+        cgroup=values.get("ControlGroup", ""),
+        enabled=values.get("UnitFileState") == "enabled",
+        restarts=int(values.get("NRestarts") or 0),
+        exit_status=f"{ended} {values['ExecMainStatus']}" if ended else "",
+    )
+
+
+def running_launch(main_pid: int) -> Optional[str]:
+    """Return the launch id in the environment of the running process, or None."""
+    try:
+        environment = Path(f"/proc/{main_pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    return next((e.partition(b"=")[2].decode() for e in environment if e.startswith(b"SGLANG_LAUNCH_ID=")), None)
+
+
+def log(invocation: str, count: int) -> list[str]:
+    """Return the last `count` lines of the journal of one invocation of the service, and of no other."""
+    if not invocation:
+        return []
+    done = run(["journalctl", "--output=cat", "--no-pager", f"--lines={count}", f"_SYSTEMD_INVOCATION_ID={invocation}"])
+    return last_lines(done.stdout, count)
+
+
+def last_invocation(instance: str, launch_started: float) -> str:
+    """Return the newest invocation id that the journal has of the instance since `launch_started` (s since the epoch).
+
+    systemd forgets the id of a service that has failed and waits for its restart.
+    """
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(launch_started))
+    done = run([
+        "journalctl", "--output=json", "--output-fields=INVOCATION_ID,_SYSTEMD_INVOCATION_ID", "--no-pager", "--lines=200",
+        f"--unit={unit_name(instance)}", f"--since={since}",
+    ])  # fmt: skip
+    for line in reversed(done.stdout.splitlines()):
+        entry = json.loads(line)
+        found = entry.get("_SYSTEMD_INVOCATION_ID") if entry.get("INVOCATION_ID") is None else entry["INVOCATION_ID"]
+        if found:
+            return str(found)
+    return ""
+
+
+def _grouped(words: list[str]) -> list[str]:
+    """Join an option with its values, so that the unit file has one option on a line."""
+    lines: list[str] = []
+    for word in words:
+        if lines and not word.startswith("--"):
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
+def _escape(text: str) -> str:
+    escapes = {"\\": "\\\\", '"': '\\"', "%": "%%", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+    return "".join(
+        escapes.get(letter) or (f"\\x{ord(letter):02x}" if ord(letter) < 32 or ord(letter) == 127 else letter)
+        for letter in text
+    )
+
+
+def _systemctl(*words: str) -> str:
+    done = run(["systemctl", *words])
+    if done.returncode != 0:
+        raise Refused(f"systemctl {' '.join(words)} failed: {' | '.join(last_lines(done.stderr, 3))}")
+    return done.stdout

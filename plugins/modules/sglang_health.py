@@ -1,0 +1,115 @@
+#!/usr/bin/python
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: sglang_health
+short_description: Prove that SGLang instances serve as they were deployed
+description:
+  - Waits until the service of each instance is healthy; the wait ends at once when its process ends.
+  - Proves that the listening socket belongs to the service, that the answers come from the launch that the unit
+    carries, that the reported arguments are those that were requested, and that tokens are generated.
+  - Changes nothing. A probe costs one short generation for each instance.
+author: gpuops contributors (@gpuops)
+options:
+  instances:
+    description: Names of the instances.
+    type: list
+    elements: str
+    required: true
+  state_dir:
+    description: Directory for what the instances write.
+    type: path
+    default: /var/lib/sglang
+  timeout:
+    description: Longest wait for each instance, in seconds.
+    type: int
+    default: 1800
+attributes:
+  check_mode:
+    description: Does the same, since it changes nothing.
+    support: full
+  diff_mode:
+    description: There is nothing to show.
+    support: none
+"""
+
+EXAMPLES = r"""
+- name: Prove that the server serves
+  gpuops.sglang.sglang_health:
+    instances: [qwen36]
+    timeout: 3600
+"""
+
+RETURN = r"""
+verdicts:
+  description: What was proved of each instance.
+  type: list
+  elements: dict
+  returned: success
+  contains:
+    instance:
+      description: Name of the instance.
+      type: str
+    launch:
+      description: Id of the launch that the unit, the process and the server's answers carry.
+      type: str
+    service:
+      description: State of the service, for example V(active (running)).
+      type: str
+    invocation:
+      description: systemd's id of this run of the service; C(journalctl _SYSTEMD_INVOCATION_ID=ID) is its log.
+      type: str
+    main_pid:
+      description: Main process of the service.
+      type: int
+    restarts:
+      description: How often systemd has restarted the service by itself since the launch.
+      type: int
+    port:
+      description: Port whose listening socket belongs to the service.
+      type: int
+    model:
+      description: The model that was asked for.
+      type: str
+    arguments_compared:
+      description: Number of requested arguments that the server reports with the requested value.
+      type: int
+    tokens:
+      description: Number of tokens that were generated; 0 for a model that does not generate.
+      type: int
+"""
+
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpuops.sglang.plugins.module_utils.health import Unhealthy, verify
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+
+
+def main() -> None:
+    """Verify every instance, then report all that do not serve."""
+    module = AnsibleModule(
+        argument_spec={
+            "instances": {"type": "list", "elements": "str", "required": True},
+            "state_dir": {"type": "path", "default": "/var/lib/sglang"},
+            "timeout": {"type": "int", "default": 1800},
+        },
+        supports_check_mode=True,
+    )
+    verdicts, failures = [], []
+    for name in module.params["instances"]:
+        try:
+            verdicts.append(verify(Path(module.params["state_dir"]), name, module.params["timeout"]))
+        except (Unhealthy, Refused) as problem:
+            failures.append(str(problem))
+    if failures:
+        module.fail_json(msg="\n".join(failures), verdicts=verdicts)
+    module.exit_json(changed=False, verdicts=verdicts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+#!/usr/bin/python
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: sglang_service
+short_description: Run the SGLang instances of a host as supervised services
+description:
+  - Compares the whole desired state of every instance (release, arguments, environment, secrets, running process) in one
+    call, and starts a new launch of each instance that differs.
+  - Everything is checked for all instances before the first of them is touched.
+  - Each launch has an id, which the unit, the process and the server's own answers carry.
+author: gpuops contributors (@gpuops)
+options:
+  instances:
+    description: The instances of this host.
+    type: list
+    elements: dict
+    required: true
+    suboptions:
+      name:
+        description: Name of the instance; its service is C(sglang-NAME.service).
+        type: str
+        required: true
+      model:
+        description: Directory of the model on this host, or a hub id.
+        type: str
+        required: true
+      host:
+        description: Address that the server listens on.
+        type: str
+        default: 127.0.0.1
+      port:
+        description: TCP port of the server.
+        type: int
+        required: true
+      gpus:
+        description: Indices of the GPUs that the server may see; all when left out.
+        type: list
+        elements: int
+        default: []
+      args:
+        description: SGLang's own options, named as on its command line with underscores.
+        type: dict
+        default: {}
+      env:
+        description: Environment variables of the server.
+        type: dict
+        default: {}
+      secrets:
+        description: SGLang's options that nobody may read, for example C(api_key).
+        type: dict
+        default: {}
+  release:
+    description: Directory of the release to run, as M(gpuops.sglang.sglang_release) returns it.
+    type: path
+    required: true
+  user:
+    description: Unprivileged user that the servers run as.
+    type: str
+    default: sglang
+  state_dir:
+    description: Directory for what the instances write.
+    type: path
+    default: /var/lib/sglang
+attributes:
+  check_mode:
+    description: Says what would be started.
+    support: full
+  diff_mode:
+    description: Shows the unit file without the launch id; secrets are never shown.
+    support: full
+notes:
+  - The host needs systemd as its first process.
+"""
+
+EXAMPLES = r"""
+- name: Run a server on two GPUs
+  gpuops.sglang.sglang_service:
+    release: /opt/sglang/releases/0.5.23-1f3a9c2e
+    instances:
+      - name: qwen36
+        model: /srv/models/Qwen3.6-27B
+        port: 30000
+        gpus: [0, 1]
+        args:
+          tp_size: 2
+          context_length: 32768
+"""
+
+RETURN = r"""
+instances:
+  description: What was found and done for each instance.
+  type: list
+  elements: dict
+  returned: success
+  contains:
+    name:
+      description: Name of the instance.
+      type: str
+    launch:
+      description: Id of the launch that the unit carries; V(null) in check mode for an instance that is not installed.
+      type: str
+    reasons:
+      description: Why a new launch was started; empty when nothing differed.
+      type: list
+      elements: str
+differs:
+  description: Whether any instance was not as asked.
+  type: bool
+  returned: success
+unlisted:
+  description: Instances of this host that are not in O(instances); they are left as they are.
+  type: list
+  elements: str
+  returned: success
+"""
+
+import os
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpuops.sglang.plugins.module_utils import launch, release
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.instances import instance_problems
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+
+INSTANCE = {
+    "name": {"type": "str", "required": True},
+    "model": {"type": "str", "required": True},
+    "host": {"type": "str", "default": "127.0.0.1"},
+    "port": {"type": "int", "required": True},
+    "gpus": {"type": "list", "elements": "int", "default": []},
+    "args": {"type": "dict", "default": {}},
+    "env": {"type": "dict", "default": {}},
+    "secrets": {"type": "dict", "default": {}, "no_log": True},
+}
+
+
+def main() -> None:
+    """Check all, compare all, start what differs, report."""
+    module = AnsibleModule(
+        argument_spec={
+            "instances": {"type": "list", "elements": "dict", "required": True, "options": INSTANCE},
+            "release": {"type": "path", "required": True},
+            "user": {"type": "str", "default": "sglang"},
+            "state_dir": {"type": "path", "default": "/var/lib/sglang"},
+        },
+        supports_check_mode=True,
+    )
+    asked = module.params
+    host = launch.Host(Path(asked["release"]), asked["user"], Path(asked["state_dir"]))
+    instances = [_instance(entry) for entry in asked["instances"]]
+    try:
+        _check_host(asked["instances"])
+        schema = release.schema(host.release)
+        for instance in instances:
+            launch.check(instance, host, schema)
+        comparisons = [launch.compare(instance, host, schema) for instance in instances]
+        if schema is None and not module.check_mode:
+            raise Refused(f"there is no release in {host.release}: install it with sglang_release first")
+        results, diff = [], []
+        for instance, compared in zip(instances, comparisons):
+            launch_id = compared.launch
+            if compared.reasons and not module.check_mode:
+                launch_id = launch.start(instance, host, schema or {})
+            results.append({"name": instance.name, "launch": launch_id, "reasons": list(compared.reasons)})
+            if compared.before != compared.after:
+                unit = str(systemd.UNIT_FOLDER / systemd.unit_name(instance.name))
+                headers = {"before_header": unit, "after_header": unit}
+                diff.append({"before": compared.before, "after": compared.after, **headers})
+    except Refused as refused:
+        module.fail_json(msg=str(refused))
+    unlisted = sorted(set(systemd.installed_instances()) - {instance.name for instance in instances})
+    for name in unlisted:
+        module.warn(f"instance '{name}' is on this host but not in sglang_server_instances: it is left as it is")
+    differs = any(result["reasons"] for result in results)
+    module.exit_json(changed=differs, differs=differs, instances=results, unlisted=unlisted, diff=diff)
+
+
+def _instance(entry: dict) -> launch.Instance:
+    return launch.Instance(
+        name=entry["name"],
+        model=entry["model"],
+        host=entry["host"],
+        port=entry["port"],
+        gpus=tuple(entry["gpus"]),
+        args=entry["args"],
+        env={name: str(value) for name, value in entry["env"].items()},
+        secrets={name: str(value) for name, value in entry["secrets"].items()},
+    )
+
+
+def _check_host(instances: list) -> None:
+    if os.geteuid() != 0:
+        raise Refused(f"needs root on this host, not user id {os.geteuid()}: log in as root or set become")
+    if instances and not systemd.is_here():
+        first = Path("/proc/1/comm").read_text().strip()
+        raise Refused(f"the first process of this host is '{first}', not systemd: an instance can not be supervised here")
+    problems = instance_problems(instances)
+    if problems:
+        raise Refused("; ".join(problems))
+
+
+if __name__ == "__main__":
+    main()

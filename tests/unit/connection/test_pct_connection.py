@@ -1,0 +1,206 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The connection plugin with an `ssh` that runs the node's command line here, and a `pct` that runs the container's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible import constants
+from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleFileNotFound
+from ansible.playbook.play_context import PlayContext
+from ansible_collections.gpuops.sglang.plugins.connection import pct
+from ansible_collections.gpuops.sglang.plugins.doc_fragments.ssh_options import ModuleDocFragment
+
+SSH = """#!/bin/sh
+printf '%s\\0' "$@" '
+' >>LOG
+for word; do host=$command; command=$word; done
+case $host in
+unreachable) echo "ssh: connect to host unreachable port 22: Connection timed out" >&2; exit 255 ;;
+denied) echo "root@denied: Permission denied (publickey)." >&2; exit 255 ;;
+breaking) /bin/sh -c "$command"; echo "Connection to breaking closed by remote host." >&2; exit 255 ;;
+esac
+exec /bin/sh -c "$command"
+"""
+PCT = """#!/bin/sh
+[ "$1 $3" = "exec --" ] || exit 2
+[ "$2" != 191 ] || { echo "container '191' not running!" >&2; exit 255; }
+shift 3
+exec "$@"
+"""
+Connect = Callable[..., pct.Connection]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _options() -> None:
+    """What Ansible's plugin loader does with the documentation and its fragment."""
+    options = yaml.safe_load(ModuleDocFragment.DOCUMENTATION)["options"]
+    for name, option in yaml.safe_load(pct.DOCUMENTATION)["options"].items():
+        options[name] = {**options.get(name, {}), **option}
+    constants.config.initialize_plugin_configuration_definitions("connection", "pct", options)
+    pct.Connection._load_name = "pct"
+
+
+@pytest.fixture
+def connect(tmp_path: Path) -> Connect:
+    for name, text in {"ssh": SSH.replace("LOG", str(tmp_path / "log")), "pct": PCT}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+
+    def make(host: str = "192.0.2.5", vmid: int = 129, **variables: object) -> pct.Connection:
+        connection = pct.Connection(PlayContext())
+        connection.set_options(
+            var_options={
+                "ansible_host": host,
+                "ansible_pct_vmid": vmid,
+                "pct_node": "kpro5",
+                "ansible_pct_executable": str(tmp_path / "pct"),
+                "ansible_ssh_executable": str(tmp_path / "ssh"),
+                "ansible_ssh_args": "",
+                **variables,
+            }
+        )
+        return connection
+
+    return make
+
+
+def ssh_calls(tmp_path: Path) -> list[list[str]]:
+    return [line.split("\0") for line in (tmp_path / "log").read_text().split("\0\n\0")[:-1]]
+
+
+def test_a_command_runs_with_and_without_data(connect: Connect) -> None:
+    assert connect().exec_command("echo out; echo err >&2; exit 3") == (3, b"out\n", b"err\n")
+    assert connect().exec_command("cat", in_data=b"\0data" * 9000) == (0, b"\0data" * 9000, b"")
+
+
+@pytest.mark.parametrize("in_data", [None, b"module"])
+def test_a_command_that_ends_with_255_is_not_a_broken_connection(connect: Connect, in_data: bytes | None) -> None:
+    command = "echo 'mux_client_hello_exchange: write packet: Broken pipe' >&2; exit 255"
+    code, _, stderr = connect().exec_command(command, in_data=in_data)
+    assert (code, stderr) == (255, b"mux_client_hello_exchange: write packet: Broken pipe\n")
+
+
+@pytest.mark.parametrize("in_data", [None, b"x" * 3_000_000])
+@pytest.mark.parametrize(
+    ("host", "vmid", "sentence"),
+    [
+        ("192.0.2.5", 191, "container 191 on kpro5 is stopped: start it with 'pct start 191' on kpro5"),
+        (
+            "unreachable",
+            129,
+            "ssh to kpro5 (unreachable) failed: ssh: connect to host unreachable port 22: Connection timed",
+        ),
+        ("breaking", 129, "the connection to kpro5 broke while a command ran"),
+    ],
+)
+def test_what_is_not_the_command_is_a_connection_failure(
+    connect: Connect, host: str, vmid: int, sentence: str, in_data: bytes | None
+) -> None:
+    with pytest.raises(AnsibleConnectionFailure) as caught:
+        connect(host, vmid).exec_command("exit 255", in_data=in_data)
+    assert sentence in str(caught.value)
+
+
+def test_retries_are_for_the_network_not_for_a_refused_login(connect: Connect, tmp_path: Path) -> None:
+    with pytest.raises(AnsibleConnectionFailure):
+        connect("unreachable", ansible_ssh_retries=1).exec_command("true")
+    assert len(ssh_calls(tmp_path)) == 2
+    with pytest.raises(AnsibleConnectionFailure):
+        connect("denied", ansible_ssh_retries=1).exec_command("true")
+    assert len(ssh_calls(tmp_path)) == 3
+
+
+@pytest.mark.parametrize(
+    ("variables", "login"),
+    [
+        ({}, None),
+        ({"ansible_user": "deploy"}, "deploy"),
+        ({"ansible_user": "root", "ansible_pct_node_user": "deploy"}, "deploy"),
+    ],
+)
+def test_the_login_is_for_the_node_and_root_is_inside(
+    connect: Connect, tmp_path: Path, variables: dict[str, str], login: str | None
+) -> None:
+    connection = connect(**variables)
+    connection.exec_command("true")
+    users = [word for word in ssh_calls(tmp_path)[0] if word.startswith("User=")]
+    assert users == ([f'User="{login}"'] if login else [])
+    assert connection.get_option("remote_user") == "root"
+
+
+def test_containers_of_a_node_share_a_master(connect: Connect, tmp_path: Path) -> None:
+    for vmid in (129, 130):
+        connect(
+            vmid=vmid, ansible_ssh_args="-o ControlPersist=60s", ansible_control_path_dir=str(tmp_path)
+        ).exec_command("")
+    paths = [[word for word in call if word.startswith("ControlPath")] for call in ssh_calls(tmp_path)]
+    assert paths[0] == paths[1] != []
+
+
+def test_a_terminal_is_asked_for_only_on_demand(connect: Connect, tmp_path: Path) -> None:
+    connect().exec_command("true")
+    connect(ansible_ssh_use_tty=True).exec_command("true")
+    assert ["-tt" in call for call in ssh_calls(tmp_path)] == [False, True]
+
+
+def test_reset_ends_the_master_of_the_login(connect: Connect, tmp_path: Path) -> None:
+    connect(ansible_user="deploy").reset()
+    assert [(call[-3:], 'User="deploy"' in call) for call in ssh_calls(tmp_path)[:1]] == [
+        (["-O", "check", "192.0.2.5"], True)
+    ]
+
+
+@pytest.mark.parametrize("data", [b"", bytes(range(256)) * 20_000])
+def test_a_file_goes_in_and_comes_back(connect: Connect, tmp_path: Path, data: bytes) -> None:
+    here, there, back = tmp_path / "-here 'x'", tmp_path / '-there\n"y"', tmp_path / '-back "$z"'
+    here.write_bytes(data)
+    connect().put_file(str(here), str(there))
+    assert there.read_bytes() == data
+    back.write_bytes(b"older")
+    connect().fetch_file(str(there), str(back))
+    assert back.read_bytes() == data
+    assert not list(tmp_path.glob(".gpuops*"))
+
+
+def test_a_file_that_is_not_here_is_not_sent(connect: Connect, tmp_path: Path) -> None:
+    with pytest.raises(AnsibleFileNotFound, match="nowhere does not exist"):
+        connect().put_file(str(tmp_path / "nowhere"), str(tmp_path / "there"))
+
+
+def test_a_file_that_cannot_be_written_names_itself(connect: Connect, tmp_path: Path) -> None:
+    (tmp_path / "here").write_bytes(b"data" * 1000)
+    with pytest.raises(AnsibleError, match=r"cannot write .*/no/there in container 129 on kpro5: .*\.gpuops"):
+        connect().put_file(str(tmp_path / "here"), str(tmp_path / "no" / "there"))
+
+
+def test_a_copy_that_lost_its_end_is_not_kept(connect: Connect, tmp_path: Path) -> None:
+    (tmp_path / "there").write_bytes(b"data" * 1000)
+    (tmp_path / "back").write_bytes(b"older")
+    ssh = tmp_path / "ssh"
+    ssh.write_text(ssh.read_text().replace('exec /bin/sh -c "$command"', '/bin/sh -c "$command" | head -c 99'))
+    with pytest.raises(
+        AnsibleError, match=r"cannot fetch .*/there from container 129 on kpro5: 99 of 4000 bytes arrived"
+    ):
+        connect().fetch_file(str(tmp_path / "there"), str(tmp_path / "back"))
+    assert (tmp_path / "back").read_bytes() == b"older"
+    assert not list(tmp_path.glob(".gpuops*"))
+
+
+def test_a_file_that_is_not_there_names_itself(connect: Connect, tmp_path: Path) -> None:
+    with pytest.raises(AnsibleError, match=r"cannot read .*/nowhere in container 129 on kpro5: .*nowhere"):
+        connect().fetch_file(str(tmp_path / "nowhere"), str(tmp_path / "back"))
+    assert not (tmp_path / "back").exists()
+
+
+def test_the_options_are_those_of_the_installed_ssh_plugin() -> None:
+    options = yaml.safe_load(ModuleDocFragment.DOCUMENTATION)["options"]
+    assert {"private_key_file", "ssh_common_args", "port", "password"} <= set(options)
+    assert options["pipelining"]["type"] == "boolean"
+    assert {"name": "ansible_ssh_pipelining"} in options["pipelining"]["vars"]
+    assert "version_added" not in ModuleDocFragment.DOCUMENTATION
