@@ -111,17 +111,15 @@ def _install_tools() -> None:
 
 def _fill_share() -> None:
     """Put in /srv/lab what the machines share: stand-ins, wheels, the tiny model, speed settings, the uv cache."""
-    standins = SHARE / "standins"
-    standins.mkdir(exist_ok=True)
-    _replace(standins / "pct", (SOURCE / "standins/pct").read_bytes(), 0o755)
-    (SHARE / "speed").mkdir(exist_ok=True)
-    _replace(SHARE / "speed/sitecustomize.py", (SOURCE / "speed/sitecustomize.py").read_bytes(), 0o644)
+    for source in (SOURCE / "standins/pct", *(SOURCE / "standins/perl5").rglob("*.pm"), SOURCE / "speed/sitecustomize.py"):
+        _replace(SHARE / source.relative_to(SOURCE), source.read_bytes(), source.stat().st_mode & 0o777)
     run(sys.executable, SOURCE / "wheels.py", SHARE / "wheels")
     run(sys.executable, SOURCE / "tiny_model.py", SHARE / "models/tiny-qwen3")
     (SHARE / "uvcache").mkdir(exist_ok=True)
 
 
 def _replace(path: Path, content: bytes, mode: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     partial.write_bytes(content)
     partial.chmod(mode)
