@@ -32,8 +32,22 @@ from pathlib import Path
 from images import build_images
 from machines import CONTAINERS, LXC_PATH, RENTAL_PORT, is_running, start, stop
 from paths import (
-    BRIDGE, HOST_ADDRESS, IMAGES, NETMASK, NODE, NODE_ADDRESS, PROXY_PORT, RENTAL, RENTAL_ADDRESS, ROOT, RUN, SHARE,
-    SOURCE, SSH, LabError, run,
+    BRIDGE,
+    HOST_ADDRESS,
+    IMAGES,
+    NETMASK,
+    NODE,
+    NODE_ADDRESS,
+    PROXY_PORT,
+    RENTAL,
+    RENTAL_ADDRESS,
+    ROOT,
+    RUN,
+    SHARE,
+    SOURCE,
+    SSH,
+    LabError,
+    run,
 )  # fmt: skip
 
 # command that must exist -> Debian package that brings it

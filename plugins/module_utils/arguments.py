@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
-from typing import Any, Optional
+import re
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any
 
 Schema = Mapping[str, Mapping[str, Any]]
 
@@ -27,8 +29,30 @@ OWNED = {
 # Options whose values must not be seen in a process list.
 SECRET = ("admin_api_key", "api_key", "ssl_keyfile_password")
 
-FLAG_ACTIONS = ("_StoreTrueAction", "_StoreFalseAction", "_StoreConstAction", "DeprecatedStoreTrueAction",
-                "DeprecatedStoreConstAction")  # fmt: skip
+# Actions that store a constant, or a record of SGLang's own making, in place of the value.
+REPLACING = ("DeprecatedStoreConstAction", "LoRAPathAction")
+
+UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+
+def _human_readable_int(text: str) -> int:
+    """Return the number that SGLang makes of e.g. 32768, 32k (32000), 1.5k or 32Ki (32768)."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGT]|[KMGT]i)", text.strip())
+    if not match:
+        return int(text)
+    number, unit = match.groups()
+    return int(number) * UNITS[unit] if unit.endswith("i") else int(Decimal(number) * UNITS[unit])
+
+
+# Types of SGLang's parser -> what reads such a value (ValueError: it is none) and how an operator calls it.
+TYPES: dict[str, tuple[Callable[[str], Any], str]] = {
+    "float": (float, "a number"),
+    "human_readable_int": (_human_readable_int, "a whole number, as in 32768, 32k or 32Ki"),
+    "int": (int, "a whole number"),
+    "json_list_type": (json.loads, "JSON"),
+    "loads": (json.loads, "JSON"),
+    "parse_cuda_graph_config_arg": (json.loads, "JSON"),
+}
 
 
 class ArgumentProblem(ValueError):
@@ -42,17 +66,24 @@ def to_argv(args: Mapping[str, Any], schema: Schema) -> list[str]:
     """
     words: list[str] = []
     problems: list[str] = []
+    setters: dict[str, str] = {}
     for name in sorted(args):
         try:
-            words += _option_words(name, args[name], schema)
+            flag = _flag(name, schema)
+            own_words = [] if args[name] is None else _option_words(name, flag, args[name], schema[flag])
         except ArgumentProblem as problem:
             problems.append(str(problem))
+            continue
+        other = setters.setdefault(schema[flag]["dest"], name) if own_words else name
+        if other != name:
+            problems.append(f"'{other}' and '{name}' set the same thing in this SGLang: keep one of them")
+        words += own_words
     if problems:
         raise ArgumentProblem("; ".join(problems))
     return words
 
 
-def canonical(name: str, schema: Schema) -> Optional[str]:
+def canonical(name: str, schema: Schema) -> str | None:
     """Return the main spelling of the option that `name` (an option or one of its aliases) stands for."""
     flag = "--" + name.replace("_", "-")
     if flag in schema:
@@ -65,10 +96,24 @@ def secrets_text(secrets: Mapping[str, str]) -> str:
     return "".join(f"{name.replace('_', '-')}: {json.dumps(secrets[name])}\n" for name in sorted(secrets))
 
 
+def secret_problems(secrets: Mapping[str, str], schema: Schema) -> list[str]:
+    """Return one sentence for each secret that SGLang would refuse, ignore or misread; no value is in the text."""
+    problems = []
+    for name in sorted(secrets):
+        flag = canonical(name, schema) if "-" not in name and name not in OWNED else None
+        if flag is None or schema[flag]["action"] != "_StoreAction" or schema[flag]["nargs"] is not None:
+            problems.append(f"'{name}' under 'secrets' is no option of this SGLang with one value: correct the name")
+        elif not secrets[name]:
+            problems.append(f"the secret '{name}' is empty, so SGLang would run without it: set it or delete it")
+        elif secrets[name].startswith("-") or not (secrets[name].isascii() and secrets[name].isprintable()):
+            problems.append(f"the secret '{name}' begins with '-' or is not plain ASCII on one line: use another value")
+    return problems
+
+
 def differences(args: Mapping[str, Any], schema: Schema, reported: Mapping[str, Any]) -> tuple[int, list[str]]:
     """Compare what was requested with what the server reports: (options compared, one text for each difference).
 
-    SGLang reports under the names of its ServerArgs fields; up to 0.5.13 an option's argparse `dest` may be another name.
+    SGLang reports under the names of its ServerArgs fields, which up to 0.5.13 an option's argparse `dest` may not be.
     An option that the server does not report is not counted.
     """
     compared, different = 0, []
@@ -76,17 +121,20 @@ def differences(args: Mapping[str, Any], schema: Schema, reported: Mapping[str, 
         flag = canonical(name, schema)
         if args[name] is None or flag is None:
             continue
-        names = (name, flag[2:].replace("-", "_"), schema[flag]["dest"])
-        field = next((field for field in names if field in reported), None)
+        option = schema[flag]
+        if option["action"] in REPLACING or (option["nargs"] == "?" and args[name] is True):
+            continue
+        spellings = [spelling[2:].replace("-", "_") for spelling in (flag, *option["aliases"])]
+        field = next((field for field in (name, *spellings, option["dest"]) if field in reported), None)
         if field is None:
             continue
         compared += 1
-        if not _same(args[name], reported[field]):
+        if not _same(_as_parsed(args[name], option), reported[field]):
             different.append(f"{name}: requested {args[name]!r}, the server reports {reported[field]!r}")
     return compared, different
 
 
-def _option_words(name: str, value: Any, schema: Schema) -> list[str]:
+def _flag(name: str, schema: Schema) -> str:
     if name in OWNED:
         raise ArgumentProblem(f"'{name}' is not an argument of an instance: {OWNED[name]}")
     if name in SECRET:
@@ -94,16 +142,17 @@ def _option_words(name: str, value: Any, schema: Schema) -> list[str]:
     flag = canonical(name, schema) if "-" not in name else None
     if flag is None:
         raise ArgumentProblem(f"this SGLang has no option '{name}'{_hint(name, schema)}")
-    if value is None:
-        return []
-    option = schema[flag]
-    if option["action"] == "DeprecatedAction":
+    if schema[flag]["action"] == "DeprecatedAction":
         raise ArgumentProblem(f"'{name}' was removed from this SGLang: delete it")
+    return flag
+
+
+def _option_words(name: str, flag: str, value: Any, option: Mapping[str, Any]) -> list[str]:
     if option["action"] == "BooleanOptionalAction":
         return [flag if _boolean(name, value) else "--no-" + flag[2:]]
-    if option["action"] in FLAG_ACTIONS or option["nargs"] == 0:
+    if option["nargs"] == 0:
         return [flag] if _boolean(name, value) else []
-    if option["nargs"] in ("*", "+") or isinstance(option["nargs"], int):
+    if option["nargs"] in ("*", "+"):
         return [flag, *_list_words(name, value, option)]
     if option["nargs"] == "?" and value is True:
         return [flag]
@@ -118,28 +167,31 @@ def _list_words(name: str, value: Any, option: Mapping[str, Any]) -> list[str]:
         raise ArgumentProblem(f"'{name}' is an empty list: give at least one value, or delete it")
     words = [_word(name, item, option) for item in items]
     for word in words:
-        if word.startswith("-") and option["type"] not in ("int", "float"):
+        # argparse knows a negative number only in these two forms
+        if word.startswith("-") and not (option["type"] in TYPES and re.fullmatch(r"-\d+|-\d*\.\d+", word)):
             raise ArgumentProblem(f"'{name}' has the item {word!r}: SGLang's parser takes a leading dash for an option")
     return words
 
 
 def _word(name: str, value: Any, option: Mapping[str, Any]) -> str:
-    if isinstance(value, bool):
-        raise ArgumentProblem(f"'{name}' is {str(value).lower()}, but SGLang wants a value ({_wanted(option)})")
+    read, wanted = TYPES.get(option["type"], (str, "text"))
+    if value is None or isinstance(value, bool):
+        raise ArgumentProblem(f"'{name}' is {json.dumps(value)}, but SGLang wants a value ({wanted})")
     if isinstance(value, (dict, list)):
-        if isinstance(value, list) and option["type"] == "str" and not str(option["default"]).startswith(("[", "{")):
-            raise ArgumentProblem(f"'{name}' is a list, but SGLang takes one value ({_wanted(option)})")
         word = json.dumps(value, separators=(",", ":"))
+        if isinstance(value, list) and read is str and not str(option["default"]).startswith(("[", "{")):
+            raise ArgumentProblem(f"'{name}' is the list {word}, but SGLang takes one value ({wanted})")
     else:
         word = str(value)
-    if option["type"] in ("int", "float"):
-        try:
-            {"int": int, "float": float}[option["type"]](word)
-        except ValueError:
-            raise ArgumentProblem(f"'{name}' is {word!r}, but SGLang wants {_wanted(option)}") from None
+    try:
+        read(word)
+    except ValueError:
+        raise ArgumentProblem(f"'{name}' is {word!r}, but SGLang wants {wanted}") from None
     choices = option["choices"]
-    if choices and word not in [str(choice) for choice in choices]:
+    if choices and word not in map(str, choices):
         raise ArgumentProblem(f"'{name}' is {word!r}, but SGLang wants one of {', '.join(map(str, choices))}")
+    if "\0" in word or word == "--":
+        raise ArgumentProblem(f"'{name}' is {word!r}, which no command line can carry: correct it")
     return word
 
 
@@ -151,14 +203,20 @@ def _boolean(name: str, value: Any) -> bool:
     raise ArgumentProblem(f"'{name}' is {value!r}, but it is a switch: write true or false")
 
 
-def _wanted(option: Mapping[str, Any]) -> str:
-    return {"int": "a whole number", "float": "a number", "loads": "JSON"}.get(str(option["type"]), "text")
-
-
 def _hint(name: str, schema: Schema) -> str:
     known = [flag[2:].replace("-", "_") for flag in schema]
     near = difflib.get_close_matches(name.replace("-", "_"), known, n=1, cutoff=0.75)
     return f"; did you mean '{near[0]}'?" if near else ": see the options in schema.json of the release"
+
+
+def _as_parsed(value: Any, option: Mapping[str, Any]) -> Any:
+    """Return what SGLang's parser makes of a value that is written as text."""
+    if not isinstance(value, str) or option["type"] not in TYPES:
+        return value
+    try:
+        return TYPES[option["type"]][0](value)
+    except ValueError:
+        return value
 
 
 def _same(requested: Any, reported: Any) -> bool:

@@ -12,13 +12,12 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils import release as releases
 from ansible_collections.gpuops.sglang.plugins.module_utils import sockets
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import SECRET, differences
-from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
 HTTP_TIMEOUT = 30  # s: SGLang's own health check gives up after 20
@@ -93,13 +92,13 @@ def verify(state: Path, instance: str, timeout: int) -> dict[str, Any]:
 class _Server:
     """HTTP to one address of this host, never through a proxy."""
 
-    def __init__(self, host: str, port: int, key: Optional[str]) -> None:
+    def __init__(self, host: str, port: int, key: str | None) -> None:
         local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         self.url = f"http://[{local}]:{port}" if ":" in local else f"http://{local}:{port}"
         self.headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
         self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    def ask(self, path: str, body: Optional[Mapping[str, Any]] = None) -> dict[str, Any]:
+    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the JSON answer; raises Unhealthy with the path and what came instead."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data=data, headers=self.headers)

@@ -9,14 +9,13 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Optional
 
 
 class Refused(Exception):
     """A condition that the operator must change; the text is the whole message: what, its value, the next step."""
 
 
-def write_whole(path: Path, text: str, mode: int = 0o644, owner: Optional[tuple[int, int]] = None) -> None:
+def write_whole(path: Path, text: str, mode: int = 0o644, owner: tuple[int, int] | None = None) -> None:
     """Write a file so that it is seen either as it was or complete; `owner` is (uid, gid)."""
     partial = path.with_name(f".{path.name}.partial")
     partial.unlink(missing_ok=True)
@@ -36,7 +35,7 @@ def write_whole(path: Path, text: str, mode: int = 0o644, owner: Optional[tuple[
 
 
 def run(
-    argv: Sequence[str], environment: Optional[Mapping[str, str]] = None, stdin: str = ""
+    argv: Sequence[str], environment: Mapping[str, str] | None = None, stdin: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Run an argv list with exactly the given environment (default: this process's own); never raises for its status."""
     return subprocess.run(

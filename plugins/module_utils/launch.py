@@ -23,9 +23,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import release as releases
 from ansible_collections.gpuops.sglang.plugins.module_utils import sockets
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import ArgumentProblem, secrets_text, to_argv
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, write_whole
@@ -67,12 +66,12 @@ class Comparison:
     """How an instance's service differs from what is asked; `reasons` is empty when it does not."""
 
     reasons: tuple[str, ...]
-    launch: Optional[str]  # the launch that the unit in place carries
+    launch: str | None  # the launch that the unit in place carries
     before: str  # unit files with the launch id left out, for a diff
     after: str
 
 
-def check(instance: Instance, host: Host, schema: Optional[Mapping[str, Any]]) -> None:
+def check(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> None:
     """Raise Refused for what would fail at the start. `schema` is None while the release is not installed."""
     where = f"instance '{instance.name}'"
     if schema is not None:
@@ -89,7 +88,7 @@ def check(instance: Instance, host: Host, schema: Optional[Mapping[str, Any]]) -
             raise Refused(f"{where}: port {instance.port} is held by {holder}: end it or choose another port")
 
 
-def compare(instance: Instance, host: Host, schema: Optional[Mapping[str, Any]]) -> Comparison:
+def compare(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> Comparison:
     """Compare the unit in place, its secrets and the running process with what is asked."""
     current = systemd.read_unit(instance.name)
     launch = systemd.launch_of(current)
@@ -153,14 +152,14 @@ def record_of(state: Path, instance: str) -> dict[str, Any]:
     return record
 
 
-def secret_of(state: Path, instance: str, launch: str, name: str) -> Optional[str]:
+def secret_of(state: Path, instance: str, launch: str, name: str) -> str | None:
     """Return one secret of a launch, or None when it has none of that name."""
     key = name.replace("_", "-") + ": "
     lines = _secrets_in_place(state / instance, launch).splitlines()
     return next((json.loads(line[len(key) :]) for line in lines if line.startswith(key)), None)
 
 
-def _unit(instance: Instance, host: Host, schema: Optional[Mapping[str, Any]], launch: str) -> str:
+def _unit(instance: Instance, host: Host, schema: Mapping[str, Any] | None, launch: str) -> str:
     folder = host.folder(instance.name)
     argv = [str(host.release / "venv/bin/python"), "-m", "sglang.launch_server"]
     argv += ["--model-path", instance.model, "--host", instance.host, "--port", str(instance.port)]
@@ -190,7 +189,7 @@ def _process_reasons(instance: str, launch: str) -> list[str]:
     return reasons if identity.enabled else [*reasons, "not enabled"]
 
 
-def _identity(instance: str) -> Optional[systemd.Identity]:
+def _identity(instance: str) -> systemd.Identity | None:
     return systemd.identity(instance) if systemd.read_unit(instance) else None
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 PCT = "/usr/sbin/pct"
 
-# Runs in the container as `sh -c INSIDE MARK COMMAND`. The marks tell what the command said from what pct or ssh said.
+# Runs in the container as `sh -c INSIDE MARK ESCAPED`. The marks tell what the command said from what pct or ssh said.
 # pct hands in the node's environment with a short PATH and SIGPIPE ignored. 255 is ssh's own exit code: it travels
 # as 254 and a mark.
 INSIDE = r"""echo "$0.started" >&2
@@ -21,7 +21,8 @@ HOME=~root USER=root LOGNAME=root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:
 export HOME USER LOGNAME PATH; unset SUDO_COMMAND SUDO_USER SUDO_UID SUDO_GID
 cd "$HOME" 2>/dev/null || cd /
 run=; env --default-signal=PIPE true 2>/dev/null && run="env --default-signal=PIPE"
-$run /bin/sh -c "$1"; code=$?
+text=$(printf %b. "$1")
+$run /bin/sh -c "${text%.}"; code=$?
 [ $code = 255 ] || exit $code
 echo "$0.255" >&2; exit 254"""
 
@@ -86,6 +87,12 @@ def last_line(text: bytes) -> str:
     return next((line for line in reversed(lines) if line and not line.startswith("debug")), "no output")
 
 
+def _escape(command: str) -> str:
+    """`command` in ASCII, for `printf %b`: pct decodes arguments by the node's locale, which spoils anything else."""
+    raw = command.encode(errors="surrogateescape").replace(b"\\", b"\\\\")
+    return re.sub(rb"[\x80-\xff]", lambda byte: b"\\0%03o" % byte.group()[0], raw).decode("ascii")
+
+
 def _anchored(path: str) -> str:
     return path if path.startswith("/") else f"./{path}"
 
@@ -111,7 +118,9 @@ class Call:
 
     def remote_command(self, command: str) -> str:
         """The command line for the login shell of the node that gives `command` to /bin/sh in the container."""
-        argv = exec_argv(self.target.vmid, ["/bin/sh", "-c", INSIDE, self.mark, command], self.target.executable)
+        argv = exec_argv(
+            self.target.vmid, ["/bin/sh", "-c", INSIDE, self.mark, _escape(command)], self.target.executable
+        )
         if self.target.sudo:
             argv = ["sudo", "-n", "--", *argv]
         return f"echo {self.mark}.node >&2; exec {shlex.join(argv)}"

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, last_lines, run, write_whole
 
@@ -72,7 +72,7 @@ def python_version(python: str) -> str:
     return done.stdout.strip()
 
 
-def read(path: Path) -> Optional[dict[str, Any]]:
+def read(path: Path) -> dict[str, Any] | None:
     """Return the record of the complete release in `path`, or None."""
     try:
         record = json.loads((path / "release.json").read_text(encoding="utf-8"))
@@ -81,7 +81,7 @@ def read(path: Path) -> Optional[dict[str, Any]]:
     return record if (path / "venv/bin/python").exists() and (path / "schema.json").exists() else None
 
 
-def schema(path: Path) -> Optional[dict[str, Any]]:
+def schema(path: Path) -> dict[str, Any] | None:
     """Return the options of the release in `path` (main spelling -> facts), or None where there is no release."""
     try:
         content: dict[str, Any] = json.loads((path / "schema.json").read_text(encoding="utf-8"))["options"]

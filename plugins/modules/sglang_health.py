@@ -85,7 +85,6 @@ verdicts:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpuops.sglang.plugins.module_utils.health import Unhealthy, verify
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 

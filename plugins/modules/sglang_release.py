@@ -89,7 +89,6 @@ import os
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpuops.sglang.plugins.module_utils import release, schema_probe
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 

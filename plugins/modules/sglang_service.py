@@ -122,7 +122,6 @@ import os
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch, release
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import instance_problems

@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
 
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, last_lines, run, write_whole
 
@@ -103,7 +102,7 @@ def quote_variable(name: str, value: str) -> str:
     return f'"{_escape(f"{name}={value}")}"'
 
 
-def launch_of(text: str) -> Optional[str]:
+def launch_of(text: str) -> str | None:
     """Return the launch id that a unit file carries, or None for a unit that is not ours."""
     lines = [line for line in text.splitlines() if line.startswith(LAUNCH_LINE)]
     return lines[0][len(LAUNCH_LINE) :] if lines else None
@@ -152,7 +151,7 @@ def identity(instance: str) -> Identity:
     )
 
 
-def running_launch(main_pid: int) -> Optional[str]:
+def running_launch(main_pid: int) -> str | None:
     """Return the launch id in the environment of the running process, or None."""
     try:
         environment = Path(f"/proc/{main_pid}/environ").read_bytes().split(b"\0")

@@ -28,6 +28,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> pct.Target:
 def ssh(call: pct.Call, command: str | bytes, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
     """What sshd does with a command line."""
     line = call.remote_command(command if isinstance(command, str) else command.decode(errors="surrogateescape"))
+    assert line.isascii(), "pct decodes its arguments by the node's locale"
     done = subprocess.run(["/bin/sh", "-c", line], input=stdin, capture_output=True)
     return done.returncode, done.stdout, done.stderr
 

@@ -138,7 +138,8 @@ sub help ($given) {
     my ($command) = complete($name);
     return abort("unknown command '$name'") if !$command || !$COMMANDS{$command};
     my ($positional, $properties) = $COMMANDS{$command}->@*;
-    print 'USAGE: ', usage($command, $positional, $properties), map {"  --$_ <$properties->{$_}{type}>\n"} sort keys %$properties;
+    print 'USAGE: ', usage($command, $positional, $properties);
+    print map {"  --$_ <$properties->{$_}{type}>\n"} sort keys %$properties;
     return 0;
 }
 
@@ -314,7 +315,8 @@ sub push_into ($given) {
 sub pull_from ($given) {
     my $vmid = $given->{vmid};
     with_lock($vmid, sub {
-        fail('can only pull files from a running VM at /usr/share/perl5/PVE/CLI/pct.pm line 664.') if !is_running($vmid);
+        fail('can only pull files from a running VM at /usr/share/perl5/PVE/CLI/pct.pm line 664.')
+            if !is_running($vmid);
         run_task(sub { pull(pid($vmid), $given->@{qw(path destination)}, $given) });
     });
     return 0;

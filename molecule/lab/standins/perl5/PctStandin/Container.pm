@@ -66,6 +66,9 @@ sub write_lxc_config ($vmid, $config) {
         'lxc.environment = TERM=linux',
         'lxc.uts.name = ' . ($values->{hostname} || "CT$vmid"),
         'lxc.rootfs.path = ' . rootfs_path($vmid, $values->{rootfs});
+
+    # without it overlayfs can not mark a directory as new inside a user namespace, and dpkg's renames fail
+    push @lines, 'lxc.rootfs.options = userxattr' if $unprivileged;
     push @lines, 'lxc.console.path = none' if !($values->{console} // 1);
     push @lines, "lxc.init.cmd = $values->{entrypoint}" if defined $values->{entrypoint};
     push @lines, limit_lines($values);
@@ -218,14 +221,16 @@ sub prepare_devices ($vmid, $values) {
         my $node = "$folder$device->{path}";
         make_path(dirname($node));
         my ($kind, $major, $minor) = device_number($device->{path});
-        my ($output, $status) = capture('mknod', '-m', $device->{mode} // '0660', $node, $kind, $major, $minor);
+        my ($mode, $uid, $gid) = ($device->{mode} // '0660', $device->{uid} // 0, $device->{gid} // 0);
+        my ($output, $status) = capture('mknod', '-m', $mode, $node, $kind, $major, $minor);
         fail("failed to mknod $node: $output") if $status;
         my $shift = $values->{unprivileged} ? $FIRST_ID : 0;
-        chown $shift + ($device->{uid} // 0), $shift + ($device->{gid} // 0), $node or fail("failed to chown $node: $!");
+        chown $shift + $uid, $shift + $gid, $node or fail("failed to chown $node: $!");
     }
 }
 
-# The writable layer and overlayfs's work folder beside it, with the host name, hosts and (if there is a name server) resolv.conf that Proxmox writes.
+# The writable layer and overlayfs's work folder beside it, with the host name, hosts and (if there is a name server)
+# resolv.conf that Proxmox writes.
 sub prepare_rootfs ($vmid, $values) {
     my (undef, $image, $delta) = split /:/, rootfs_path($vmid, $values->{rootfs});
     fail("image '$image' does not exist") if !-d $image;

@@ -1,0 +1,33 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""testinfra inside a container of the lab's node, by ssh and pct; its own ansible backend starts Ansible for each question."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from paths import SSH
+from testinfra.backend.base import CommandResult
+from testinfra.backend.ssh import SshBackend
+from testinfra.host import Host
+
+
+class PctBackend(SshBackend):
+    """Runs every command with `pct exec` in one container."""
+
+    NAME = "pct"
+
+    def __init__(self, vmid: int) -> None:
+        super().__init__("kpro5", ssh_config=str(SSH / "config"))
+        self.vmid = vmid
+
+    def run(self, command: str, *args: str, **kwargs: Any) -> CommandResult:
+        inside = self.get_command(command, *args)
+        return self.run_ssh(shlex.join(["pct", "exec", str(self.vmid), "--", "/bin/sh", "-c", inside]))
+
+
+def container(vmid: int) -> Host:
+    """Return testinfra's view of a container."""
+    return Host(PctBackend(vmid))

@@ -1,0 +1,174 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The main job on real parts: what a deployment changes, and what survives faults."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pct_backend import container
+from playbook_runs import deploy, eventually, interrupted, lab_instances, with_args
+from testinfra.host import Host
+
+UNIT = "sglang-tiny.service"
+GET = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())"
+
+
+def main_pid(host: Host) -> int:
+    return int(host.check_output("systemctl show --property=MainPID --value %s", UNIT))
+
+
+def serves(host: Host) -> bool:
+    return host.run("python3 -c %s http://127.0.0.1:30000/health", GET).rc == 0
+
+
+def launch(host: Host) -> str:
+    answer = json.loads(host.check_output("python3 -c %s http://127.0.0.1:30000/model_info", GET))
+    return str(answer["weight_version"])
+
+
+def test_a_second_run_changes_nothing_and_shows_what_serves(deployed: None) -> None:
+    run = deploy("-l", "kpro5")
+    assert run.status == 0, run
+    for vmid in (129, 130):
+        assert run.count(f"ct{vmid}", "changed") == 0
+        (row,) = (line.split() for line in run.output.splitlines() if line.split()[:2] == [f"ct{vmid}", "tiny"])
+        assert row[2] == launch(container(vmid))
+        assert row[3:7] == ["active", "(running)", "30000", "/srv/lab/models/tiny-qwen3"]
+        assert int(row[7]) == len(lab_instances()[0]["args"]) + 3  # and host, port, model path
+        assert int(row[8]) > 0
+    assert "[WARNING]" not in run.output
+
+
+def test_check_mode_of_a_converged_host_reports_nothing(deployed: None) -> None:
+    run = deploy("-l", "ct129", "--check", "--diff")
+    assert run.status == 0, run
+    assert run.count("ct129", "changed") == 0
+    assert "+++" not in run.output
+
+
+def test_check_mode_shows_exactly_the_changed_argument(deployed: None) -> None:
+    before = main_pid(container(129))
+    run = deploy("-l", "ct129", "--check", "--diff", extra=with_args(max_total_tokens=2048))
+    assert run.status == 0, run
+    assert run.count("ct129", "changed") == 1
+    changes = [line for line in run.output.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    assert changes == ["-    --max-total-tokens 4096 \\", "+    --max-total-tokens 2048 \\"]
+    assert main_pid(container(129)) == before
+
+
+@pytest.mark.slow
+def test_the_server_comes_back_after_kill_9(ct130: Host) -> None:
+    before = main_pid(ct130)
+    ct130.check_output("kill -9 %d", before)
+    assert eventually(lambda: main_pid(ct130) not in (0, before) and serves(ct130), 240)
+    again = deploy("-l", "ct130")
+    assert again.status == 0 and again.count("ct130", "changed") == 0, again
+
+
+@pytest.mark.slow
+def test_the_server_comes_back_with_its_container(ct130: Host) -> None:
+    node = ct130.backend
+    for action in ("stop", "start"):
+        done = node.run_ssh(f"pct {action} 130")
+        assert done.rc == 0, done
+        if action == "stop":
+            refused = deploy("-l", "ct130")
+            assert refused.status != 0 and refused.count("ct130", "unreachable") == 1, refused
+            assert "container 130" in refused.output and "pct start 130" in refused.output, refused
+    assert eventually(lambda: serves(ct130), 240)
+    again = deploy("-l", "ct130")
+    assert again.status == 0 and again.count("ct130", "changed") == 0, again
+
+
+@pytest.mark.slow
+def test_a_changed_argument_is_in_effect_and_a_stale_server_is_not_believed(ct130: Host) -> None:
+    before = launch(ct130)
+    run = deploy("-l", "ct130", "--diff", extra=with_args(max_running_requests=4))
+    assert run.status == 0 and run.count("ct130", "changed") == 1, run
+    assert launch(ct130) != before
+    info = json.loads(ct130.check_output("python3 -c %s http://127.0.0.1:30000/server_info", GET))
+    assert info["max_running_requests"] == 4
+
+
+@pytest.mark.slow
+def test_a_port_that_a_stranger_holds_is_refused_with_its_name(ct130: Host) -> None:
+    ct130.check_output("systemd-run --unit=stranger python3 -m http.server --bind 127.0.0.1 30077")
+    try:
+        (instance,) = lab_instances()
+        run = deploy("-l", "ct130", extra={"sglang_server_instances": [{**instance, "port": 30077}]})
+        assert run.status != 0
+        assert "port 30077 is held by process" in run.output and "http.server" in run.output, run
+        assert serves(ct130), "the running server was touched"
+    finally:
+        ct130.check_output("systemctl stop stranger")
+
+
+@pytest.mark.slow
+def test_secrets_are_seen_nowhere(ct130: Host) -> None:
+    secret = "planted-7f3a9c-secret"
+    (instance,) = lab_instances()
+    asked = {"sglang_server_instances": [{**instance, "secrets": {"api_key": secret}}]}
+    run = deploy("-l", "ct130", "--diff", "-vvv", extra=asked)
+    assert run.status == 0, run
+    shown = run.output.replace(json.dumps(asked), "")  # -vvv may repeat the command line that a test had to use
+    assert secret not in shown
+    assert ct130.run("python3 -c %s http://127.0.0.1:30000/v1/models", GET).rc != 0, "the key is not asked for"
+    assert ct130.run("grep -rl %s /proc/%d/cmdline /etc/systemd", secret, main_pid(ct130)).stdout == ""
+    (place,) = ct130.check_output("grep -rl %s /var/lib/sglang", secret).split()
+    assert ct130.check_output("stat --format='%%a %%U' %s", place) == "600 sglang"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [0.3, 1.5])
+def test_an_interrupted_start_is_repaired_by_the_next_run(ct130: Host, after: float) -> None:
+    run = interrupted("Start a launch", after, "-l", "ct130", extra=with_args(max_running_requests=2))
+    assert run.status != 0, run
+    again = deploy("-l", "ct130")
+    assert again.status == 0, again
+    info = json.loads(ct130.check_output("python3 -c %s http://127.0.0.1:30000/server_info", GET))
+    assert info["max_running_requests"] == 8
+    assert deploy("-l", "ct130").count("ct130", "changed") == 0
+
+
+@pytest.mark.slow
+def test_an_interrupted_check_changes_nothing(ct130: Host) -> None:
+    before = main_pid(ct130)
+    run = interrupted("Prove that", 0.5, "-l", "ct130")
+    assert run.status != 0, run
+    again = deploy("-l", "ct130")
+    assert again.status == 0 and again.count("ct130", "changed") == 0, again
+    assert main_pid(ct130) == before
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_said_and_the_next_run_repairs(ct130: Host) -> None:
+    ct130.check_output("mkdir -p /mnt/small && mount -t tmpfs -o size=64k tmpfs /mnt/small")
+    try:
+        before = main_pid(ct130)
+        ct130.run("dd if=/dev/zero of=/mnt/small/filler bs=1k")
+        run = deploy("-l", "ct130", extra={"sglang_server_state_dir": "/mnt/small"})
+        assert run.status != 0
+        assert "No space left on device" in run.output and "/mnt/small" in run.output, run
+        assert "Traceback" not in run.output
+        assert main_pid(ct130) == before, "the running server was touched"
+        run = deploy("-l", "ct130", extra={"sglang_install_root": "/mnt/small"})
+        assert run.status != 0
+        assert "/mnt/small" in run.output and "Traceback" not in run.output, run
+        assert main_pid(ct130) == before, "the running server was touched"
+    finally:
+        ct130.check_output("umount /mnt/small")
+    again = deploy("-l", "ct130")
+    assert again.status == 0 and again.count("ct130", "changed") == 0, again
+
+
+@pytest.mark.slow
+def test_an_interrupted_installation_on_a_bare_host_is_repaired(deployed: None) -> None:
+    run = interrupted("Install SGLang", 8, "-l", "rental")
+    assert run.status != 0, run
+    again = deploy("-l", "rental")
+    assert again.status == 0, again
+    more = deploy("-l", "rental")
+    assert more.status == 0 and more.count("rental", "changed") == 0, more

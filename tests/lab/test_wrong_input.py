@@ -1,0 +1,66 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Wrong input is refused in one clear line, before anything is changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playbook_runs import deploy, lab_instances, with_args
+
+TINY = lab_instances()[0]
+
+
+def instance(**changed: Any) -> dict[str, Any]:
+    return {key: value for key, value in {**TINY, **changed}.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"sglang_server_instances": [instance(model=None)]}, "instance 'tiny' has no model"),
+        ({"sglang_server_instances": [instance(port=70000)]}, "instance 'tiny' has the port 70000"),
+        ({"sglang_server_instances": [instance(port=80)]}, "instance 'tiny' has the port 80"),
+        (
+            {"sglang_server_instances": [instance(), instance(name="other")]},
+            "instance 'other' has the port 30000, which instance 'tiny' has too",
+        ),
+        ({"sglang_server_instances": [instance(name="Tiny!")]}, "has the name 'Tiny!'"),
+        (with_args(max_running_request=8), "no option 'max_running_request'; did you mean 'max_running_requests'?"),
+        (with_args(max_running_requests="many"), "'max_running_requests' is 'many', but SGLang wants a whole number"),
+        (with_args(port=1), "'port' is not an argument of an instance: set 'port' of the instance"),
+        (with_args(api_key="x"), "move it to 'secrets' of the instance"),
+        ({"sglang_server_instances": [instance(model="/srv/lab/models/none")]}, "/srv/lab/models/none has no config.json"),
+        ({"sglang_server_instances": [instance(port=22222)], "ansible_pct_vmid": 999}, "container 999"),
+        ({"ansible_host": "10.98.0.250", "ansible_ssh_timeout": 3}, "10.98.0.250"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_input(deployed: None, extra: dict[str, Any], said: str) -> None:
+    run = deploy("-l", "ct129", extra=extra)
+    assert run.status != 0
+    errors = [line for line in run.output.splitlines() if said in line]
+    assert errors, run
+    assert run.count("ct129", "changed") == 0
+    assert "Traceback" not in run.output
+
+
+def test_a_login_without_root_is_refused(deployed: None) -> None:
+    run = deploy("-l", "ct129", extra={"ansible_user": "guest"})
+    assert run.status != 0
+    assert "root" in " ".join(run.errors), run
+    assert run.count("ct129", "changed") == 0
+
+
+def test_a_bare_host_without_root_is_refused(deployed: None) -> None:
+    run = deploy("-l", "rental", extra={"ansible_become": True, "ansible_become_user": "nobody"})
+    assert run.status != 0
+    assert "needs root on this host, not user id 65534: log in as root or set become" in run.output, run
+
+
+def test_an_instance_on_a_host_without_systemd_is_refused(deployed: None) -> None:
+    run = deploy("-l", "rental", "--check", extra={"sglang_server_instances": [TINY]})
+    assert run.status != 0
+    assert "the first process of this host is 'start-machine', not systemd" in run.output, run
