@@ -27,7 +27,8 @@ STANDINS = Path(__file__).resolve().parent / "standins"
 EPOCH = (1980, 1, 1, 0, 0, 0)
 TORCH = "2.13.0"
 # Version and requirements of each stand-in. dill and jsonschema are imported by SGLang and come with a real
-# installation only through packages that the lab leaves out.
+# installation only through packages that the lab leaves out. uv's cache goes by the version, so a changed source needs
+# a new one, here and in the overrides of inventories/lab.
 PACKAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "torchvision": ("0.28.0+labstub", ("dill", "jsonschema", "triton")),
     "triton": ("3.8.0+labstub1", ()),
@@ -39,9 +40,7 @@ def wheel_bytes(name: str, version: str, requires: tuple[str, ...], source: Path
     info = f"{name}-{version}.dist-info"
     metadata = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", f"Summary: lab stand-in for {name}"]
     metadata += ["License: GPL-3.0-or-later", *(f"Requires-Dist: {item}" for item in requires)]
-    files = {
-        path.relative_to(source).as_posix(): path.read_bytes() for path in sorted((source / name).rglob("*.py"))
-    }
+    files = {path.relative_to(source).as_posix(): path.read_bytes() for path in sorted((source / name).rglob("*.py"))}
     files[f"{info}/METADATA"] = ("\n".join(metadata) + "\n").encode()
     files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: gpuops-lab\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     record = []
@@ -71,21 +70,22 @@ def put(path: Path, data: bytes) -> bool:
     return True
 
 
-def local_torch(dest: Path) -> bool:
-    """Copy a local wheel of torch into dest if pip offers one; True if it was copied."""
+def local_torch(dest: Path) -> str:
+    """Copy a local wheel of torch into dest if pip offers one; what was done, or why not, empty if it is there."""
     if any(dest.glob(f"torch-{TORCH}*.whl")):
-        return False
+        return ""
     with tempfile.TemporaryDirectory(dir=dest, prefix=".torch-") as folder:
         argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-index", "--no-deps", "--no-cache-dir"]
         argv += ["--only-binary", ":all:", "--python-version", "3.11", "--implementation", "cp"]
-        argv += ["--platform", "manylinux_2_28_x86_64", "--dest", folder, f"torch=={TORCH}"]
-        if subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode:
-            return False
+        argv += ["--platform", "manylinux_2_28_x86_64", "--platform", "linux_x86_64"]
+        argv += ["--dest", folder, f"torch=={TORCH}"]
+        pip = subprocess.run(argv, capture_output=True, text=True, check=False)
         for wheel in Path(folder).glob("torch-*.whl"):
             wheel.chmod(0o644)
             os.replace(wheel, dest / wheel.name)
-            return True
-    return False
+            return f"copied {wheel.name}"
+    reason = (pip.stderr.strip().splitlines() or ["pip found nothing"])[-1]
+    return f"no local torch {TORCH} ({reason}): the installation takes the index's own, 2.3 GB with its libraries"
 
 
 def main() -> int:
@@ -97,8 +97,8 @@ def main() -> int:
         path = dest / f"{name}-{version}-py3-none-any.whl"
         if put(path, wheel_bytes(name, version, requires, STANDINS / name)):
             print(f"packed {path.name}")
-    if local_torch(dest):
-        print(f"copied a local torch {TORCH}")
+    if torch := local_torch(dest):
+        print(torch)
     return 0
 
 

@@ -220,6 +220,14 @@ def _as_parsed(value: Any, option: Mapping[str, Any]) -> Any:
 
 
 def _same(requested: Any, reported: Any) -> bool:
+    if isinstance(requested, (dict, list)) or isinstance(reported, dict):
+        requested, reported = _json(requested), _json(reported)
+    if isinstance(requested, dict) and isinstance(reported, dict):
+        # SGLang adds the defaults to a mapping
+        return all(key in reported and _same(requested[key], reported[key]) for key in requested)
+    if isinstance(reported, list):
+        items = requested if isinstance(requested, list) else [requested]
+        return len(items) == len(reported) and all(map(_same, items, reported))
     if isinstance(reported, bool) or isinstance(requested, bool):
         return str(requested).lower() == str(reported).lower()
     if isinstance(reported, (int, float)):
@@ -227,11 +235,6 @@ def _same(requested: Any, reported: Any) -> bool:
             return float(requested) == float(reported)
         except (TypeError, ValueError):
             return False
-    if isinstance(reported, (list, tuple)):
-        items = requested if isinstance(requested, list) else [requested]
-        return len(items) == len(reported) and all(map(_same, items, reported))
-    if isinstance(reported, dict) or isinstance(requested, (dict, list)):
-        return _json(requested) == _json(reported)
     return str(requested) == str(reported)
 
 

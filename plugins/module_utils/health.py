@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -18,6 +19,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import launch as lau
 from ansible_collections.gpuops.sglang.plugins.module_utils import release as releases
 from ansible_collections.gpuops.sglang.plugins.module_utils import sockets
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import SECRET, differences
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
 HTTP_TIMEOUT = 30  # s: SGLang's own health check gives up after 20
@@ -53,7 +55,9 @@ def verify(state: Path, instance: str, timeout: int) -> dict[str, Any]:
     """
     record = launches.record_of(state, instance)
     launch = record["launch"]
-    schema = releases.schema(Path(record["release"])) or {}
+    schema = releases.schema(Path(record["release"]))
+    if schema is None:
+        raise Refused(f"instance '{instance}': its release {record['release']} is damaged or gone: deploy it again")
     server = _Server(record["host"], record["port"], launches.secret_of(state, instance, launch, "api_key"))
     identity = _wait(record, server, timeout)
 
@@ -107,7 +111,7 @@ class _Server:
                 content: dict[str, Any] = json.loads(answer.read())
         except urllib.error.HTTPError as error:
             raise Unhealthy(f"{self.url}{path} answers {error.code} {error.reason}") from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise Unhealthy(f"{self.url}{path} gives no answer: {error}") from error
         return content
 
@@ -116,7 +120,7 @@ class _Server:
         try:
             with self.opener.open(urllib.request.Request(self.url + "/health"), timeout=HTTP_TIMEOUT) as answer:
                 return bool(answer.status == 200)
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return False
 
 
@@ -130,20 +134,22 @@ def _wait(record: Mapping[str, Any], server: _Server, timeout: int) -> systemd.I
             raise Unhealthy(_ended(record, identity))
         running = systemd.running_launch(identity.main_pid)
         if running is not None and running != launch:
-            raise Unhealthy(f"instance '{instance}': process {identity.main_pid} is launch {running}, not {launch}: deploy again")
+            raise Unhealthy(
+                f"instance '{instance}': process {identity.main_pid} is launch {running}, not {launch}: deploy again"
+            )
         owners = sockets.listeners(port)
         strangers = [owner for owner in owners if not owner.in_cgroup(identity.cgroup)]
         if strangers:
             raise Unhealthy(
-                f"instance '{instance}': port {port} is held by process {strangers[0].pid} ({strangers[0].command[:120]}), "
+                f"instance '{instance}': port {port} is held by {strangers[0].label}, "
                 f"which is not of {systemd.unit_name(instance)}: end it, then deploy again"
             )
         if owners and server.is_up():
             return identity
         if time.monotonic() > end:
             raise Unhealthy(
-                f"instance '{instance}', launch {launch}: not healthy after {timeout} s, process {identity.main_pid} still "
-                f"runs. {_evidence(record, identity.invocation)}"
+                f"instance '{instance}', launch {launch}: not healthy after {timeout} s, process {identity.main_pid} "
+                f"still runs. {_evidence(record, identity.invocation)}"
                 "\nIf it still loads, raise sglang_health_timeout."
             )
         time.sleep(POLL)
@@ -152,8 +158,10 @@ def _wait(record: Mapping[str, Any], server: _Server, timeout: int) -> systemd.I
 def _ended(record: Mapping[str, Any], identity: systemd.Identity) -> str:
     instance = record["instance"]
     invocation = systemd.last_invocation(instance, record["started"]) or identity.invocation
-    state = f"{identity.active} ({identity.sub}), {identity.exit_status or identity.result}, {identity.restarts} restarts"
-    return f"instance '{instance}', launch {record['launch']}: the server ended: {state}. {_evidence(record, invocation)}"
+    end = identity.exit_status or identity.result
+    state = f"{identity.active} ({identity.sub}), {end}, {identity.restarts} restarts"
+    evidence = _evidence(record, invocation)
+    return f"instance '{instance}', launch {record['launch']}: the server ended: {state}. {evidence}"
 
 
 def _evidence(record: Mapping[str, Any], invocation: str) -> str:
@@ -164,12 +172,15 @@ def _evidence(record: Mapping[str, Any], invocation: str) -> str:
 
 def _masked(line: str) -> str:
     """SGLang logs all its arguments once, keys included: leave such a line out of a report."""
-    return "(a line with secrets was left out)" if any(name in line for name in SECRET) else line[:400]
+    secret = any(name in line.replace("-", "_") for name in SECRET)
+    return "(a line with secrets was left out)" if secret else line[:400]
 
 
 def _generate(instance: str, server: _Server, launch: str) -> int:
     body = {"text": "The", "sampling_params": {"max_new_tokens": TOKENS, "temperature": 0, "ignore_eos": True}}
     told = server.ask("/generate", body).get("meta_info", {})
     if told.get("weight_version", launch) != launch or not told.get("completion_tokens"):
-        raise Unhealthy(f"instance '{instance}': a generation of {TOKENS} tokens came back without tokens of launch {launch}")
+        raise Unhealthy(
+            f"instance '{instance}': a generation of {TOKENS} tokens came back without tokens of launch {launch}"
+        )
     return int(told["completion_tokens"])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -18,8 +19,8 @@ class Refused(Exception):
 def write_whole(path: Path, text: str, mode: int = 0o644, owner: tuple[int, int] | None = None) -> None:
     """Write a file so that it is seen either as it was or complete; `owner` is (uid, gid)."""
     partial = path.with_name(f".{path.name}.partial")
-    partial.unlink(missing_ok=True)
     try:
+        partial.unlink(missing_ok=True)
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             os.fchmod(file.fileno(), mode)
@@ -30,14 +31,15 @@ def write_whole(path: Path, text: str, mode: int = 0o644, owner: tuple[int, int]
             os.fsync(file.fileno())
         partial.rename(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
         raise Refused(f"can not write {path}: {error.strerror}") from error
 
 
 def run(
     argv: Sequence[str], environment: Mapping[str, str] | None = None, stdin: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Run an argv list with exactly the given environment (default: this process's own); never raises for its status."""
+    """Run an argv list with exactly the given environment (default: that of this process), whatever its status."""
     return subprocess.run(
         list(argv), env=None if environment is None else dict(environment), input=stdin, capture_output=True, text=True,
         errors="replace", check=False,

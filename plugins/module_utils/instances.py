@@ -13,7 +13,7 @@ NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
 def instance_problems(instances: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return one sentence for each thing that must be corrected in `sglang_server_instances`; empty when all is well."""
+    """Return one sentence for each thing that must be corrected in `sglang_server_instances`, if any."""
     problems: list[str] = []
     names: dict[str, int] = {}
     ports: dict[int, str] = {}
@@ -34,9 +34,9 @@ def instance_problems(instances: Sequence[Mapping[str, Any]]) -> list[str]:
         if port is None:
             problems.append(f"{label} has the port {instance.get('port')!r}: use a whole number from 1024 to 65535")
         elif port in ports:
-            problems.append(f"{label} has the port {port}, which instance '{ports[port]}' has too: change one")
+            problems.append(f"{label} has the port {port}, which {ports[port]} has too: change one")
         else:
-            ports[port] = name
+            ports[port] = label
     return problems
 
 

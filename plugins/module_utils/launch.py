@@ -26,7 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.sglang.plugins.module_utils import sockets
-from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import ArgumentProblem, secrets_text, to_argv
+from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import (
+    ArgumentProblem,
+    secret_problems,
+    secrets_text,
+    to_argv,
+)
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, write_whole
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
@@ -79,13 +84,18 @@ def check(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> N
             to_argv(instance.args, schema)
         except ArgumentProblem as problem:
             raise Refused(f"{where}: {problem}") from problem
+        problems = secret_problems(instance.secrets, schema)
+        if problems:
+            raise Refused(f"{where}: {'; '.join(problems)}")
+    variables = [systemd.variable_problem(name, value) for name, value in sorted(instance.env.items())]
+    if any(variables):
+        raise Refused(f"{where}: {'; '.join(filter(None, variables))}")
     if instance.model.startswith("/") and not Path(instance.model, "config.json").is_file():
         raise Refused(f"{where}: the model directory {instance.model} has no config.json: correct 'model' or mount it")
     ours = _identity(instance.name)
     for listener in sockets.listeners(instance.port):
         if not (ours and listener.in_cgroup(ours.cgroup)):
-            holder = f"process {listener.pid} ({listener.command[:120]})" if listener.pid else "another namespace's process"
-            raise Refused(f"{where}: port {instance.port} is held by {holder}: end it or choose another port")
+            raise Refused(f"{where}: port {instance.port} is held by {listener.label}: end it or choose another port")
 
 
 def compare(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> Comparison:
@@ -111,7 +121,10 @@ def compare(instance: Instance, host: Host, schema: Mapping[str, Any] | None) ->
 def start(instance: Instance, host: Host, schema: Mapping[str, Any]) -> str:
     """Start a new launch of the instance in place of the running one and return its id."""
     launch = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + "-" + random.token_hex(3)
-    owner = (pwd.getpwnam(host.user).pw_uid, grp.getgrnam(host.user).gr_gid)
+    try:
+        owner = (pwd.getpwnam(host.user).pw_uid, grp.getgrnam(host.user).gr_gid)
+    except KeyError:
+        raise Refused(f"this host has no user and group '{host.user}': create it or set sglang_server_user") from None
     home = host.folder(instance.name)
     folder = home / "launches" / launch
     for path in (home, folder.parent, folder):

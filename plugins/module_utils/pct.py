@@ -16,15 +16,18 @@ PCT = "/usr/sbin/pct"
 # Runs in the container as `sh -c INSIDE MARK ESCAPED`. The marks tell what the command said from what pct or ssh said.
 # pct hands in the node's environment with a short PATH and SIGPIPE ignored. 255 is ssh's own exit code: it travels
 # as 254 and a mark.
-INSIDE = r"""echo "$0.started" >&2
-HOME=~root USER=root LOGNAME=root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-export HOME USER LOGNAME PATH; unset SUDO_COMMAND SUDO_USER SUDO_UID SUDO_GID
-cd "$HOME" 2>/dev/null || cd /
-run=; env --default-signal=PIPE true 2>/dev/null && run="env --default-signal=PIPE"
-text=$(printf %b. "$1")
-$run /bin/sh -c "${text%.}"; code=$?
-[ $code = 255 ] || exit $code
-echo "$0.255" >&2; exit 254"""
+INSIDE = "; ".join((
+    'echo "$0.started" >&2',
+    "HOME=~root USER=root LOGNAME=root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "export HOME USER LOGNAME PATH",
+    "unset SUDO_COMMAND SUDO_USER SUDO_UID SUDO_GID",
+    'cd "$HOME" 2>/dev/null || cd /',
+    'run=; env --default-signal=PIPE true 2>/dev/null && run="env --default-signal=PIPE"',
+    'text=$(printf %b. "$1")',
+    '$run /bin/sh -c "${text%.}"; code=$?',
+    "[ $code = 255 ] || exit $code",
+    'echo "$0.255" >&2; exit 254',
+))  # fmt: skip
 
 # Run in the container; the number of bytes decides, because a full disk may end a copy without an error.
 PUT = r"""if [ -d {path} ]; then echo "it is a directory" >&2; exit 1; fi

@@ -66,7 +66,7 @@ def python_version(python: str) -> str:
     try:
         done = run([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
     except OSError as error:
-        raise Refused(f"the interpreter {python} can not be run: {error.strerror}; set sglang_install_python") from error
+        raise Refused(f"the interpreter {python} does not run: {error.strerror}; set sglang_install_python") from error
     if done.returncode != 0:
         raise Refused(f"the interpreter {python} does not work: {' | '.join(last_lines(done.stderr, 2))}")
     return done.stdout.strip()
@@ -99,12 +99,16 @@ def install(spec: ReleaseSpec, uv_version: str, environment: Mapping[str, str], 
     os.umask(0o022)  # the service user reads what root installs
     clean = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
     environment = {**clean, **environment}
-    spec.path.mkdir(parents=True, exist_ok=True)
+    try:
+        spec.root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(f"can not make {spec.root}: {error.strerror}; set sglang_install_root") from error
     with _only_one(spec.root / "install.lock"):
         record = read(spec.path)
         if record is not None:
             return record
         uv = _uv(spec, uv_version, environment)
+        shutil.rmtree(spec.path, ignore_errors=True)
         try:
             return _build(spec, uv, environment, schema_probe)
         except BaseException:
@@ -113,20 +117,22 @@ def install(spec: ReleaseSpec, uv_version: str, environment: Mapping[str, str], 
 
 
 def _build(spec: ReleaseSpec, uv: str, environment: Mapping[str, str], schema_probe: str) -> dict[str, Any]:
+    spec.path.mkdir(parents=True, exist_ok=True)
     venv = spec.path / "venv"
     python = str(venv / "bin/python")
     overrides = spec.path / "overrides.txt"
     write_whole(overrides, "".join(f"{line}\n" for line in spec.overrides))
     environment = {**environment, "UV_OVERRIDE": str(overrides), "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never"}
     _step(spec, "making the venv", [uv, "venv", "--quiet", "--clear", "--python", spec.python, str(venv)], environment)
-    _step(
-        spec, "installing", [uv, "pip", "install", "--quiet", "--python", python, spec.inputs["requirement"]], environment
-    )
+    install = [uv, "pip", "install", "--quiet", "--python", python, spec.inputs["requirement"]]
+    _step(spec, "installing", install, environment)
     listing = _step(spec, "listing", [uv, "pip", "freeze", "--quiet", "--python", python], environment)
     options = _step(spec, "importing the server", [python, "-I", "-"], environment, stdin=schema_probe)
-    described = json.loads(options[options.index('{"sglang_version"') :])
+    # packages may write to standard output when they are imported, and when the interpreter ends
+    described, _ = json.JSONDecoder().raw_decode(options[options.index('{"sglang_version"') :])
     if described["sglang_version"] != spec.version:
-        raise Refused(f"asked for SGLang {spec.version}, but {described['sglang_version']} was installed in {spec.path}")
+        found = described["sglang_version"]
+        raise Refused(f"asked for SGLang {spec.version}, but {found} was installed in {spec.path}")
     write_whole(spec.path / "schema.json", json.dumps(described, indent=1, sort_keys=True))
     record = {
         "name": spec.name,
@@ -143,8 +149,11 @@ def _uv(spec: ReleaseSpec, uv_version: str, environment: Mapping[str, str]) -> s
     """Return the path of uv, installed in a venv of its own."""
     home = spec.root / "uv" / uv_version
     uv = home / "bin/uv"
-    if uv.exists() and run([str(uv), "--version"]).stdout.split()[1:2] == [uv_version]:
-        return str(uv)
+    try:
+        if run([str(uv), "--version"]).stdout.split()[1:2] == [uv_version]:
+            return str(uv)
+    except OSError:
+        pass  # it is not there, or an interrupted installation left a part of it
     _step(spec, "making the installer's venv", [spec.python, "-m", "venv", "--clear", str(home)], environment)
     pip = [str(home / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     _step(spec, "installing uv", [*pip, f"uv=={uv_version}"], environment)
@@ -152,7 +161,10 @@ def _uv(spec: ReleaseSpec, uv_version: str, environment: Mapping[str, str]) -> s
 
 
 def _step(spec: ReleaseSpec, what: str, argv: Sequence[str], environment: Mapping[str, str], stdin: str = "") -> str:
-    done = run(argv, environment, stdin)
+    try:
+        done = run(argv, environment, stdin)
+    except OSError as error:
+        raise Refused(f"SGLang {spec.version}: {what} failed: can not run {argv[0]}: {error.strerror}") from error
     if done.returncode == 0:
         return done.stdout
     said = " | ".join(last_lines(done.stderr or done.stdout, 5))
@@ -172,7 +184,8 @@ def _only_one(path: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > end:
                     lock.seek(0)
-                    raise Refused(f"process {lock.read().strip()} still installs into {path.parent}: end it first") from None
+                    holder = lock.read().strip()
+                    raise Refused(f"process {holder} still installs into {path.parent}: end it first") from None
                 time.sleep(1)
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")

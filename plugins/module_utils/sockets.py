@@ -20,6 +20,11 @@ class Listener:
     command: str
     cgroups: tuple[str, ...]
 
+    @property
+    def label(self) -> str:
+        """The process in a message."""
+        return f"process {self.pid} ({self.command[:120]})" if self.pid else "another namespace's process"
+
     def in_cgroup(self, cgroup: str) -> bool:
         """Tell whether the process is in `cgroup` (e.g. /system.slice/sglang-a.service) or below it."""
         return bool(cgroup) and any(path == cgroup or path.startswith(f"{cgroup}/") for path in self.cgroups)

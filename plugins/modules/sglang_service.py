@@ -8,8 +8,8 @@ DOCUMENTATION = r"""
 module: sglang_service
 short_description: Run the SGLang instances of a host as supervised services
 description:
-  - Compares the whole desired state of every instance (release, arguments, environment, secrets, running process) in one
-    call, and starts a new launch of each instance that differs.
+  - Compares the whole desired state of every instance (release, arguments, environment, secrets, running process) in
+    one call, and starts a new launch of each instance that differs.
   - Everything is checked for all instances before the first of them is touched.
   - Each launch has an id, which the unit, the process and the server's own answers carry.
 author: gpuops contributors (@gpuops)
@@ -188,8 +188,9 @@ def _instance(entry: dict) -> launch.Instance:
         port=entry["port"],
         gpus=tuple(entry["gpus"]),
         args=entry["args"],
-        env={name: str(value) for name, value in entry["env"].items()},
-        secrets={name: str(value) for name, value in entry["secrets"].items()},
+        env={name: str(value) for name, value in entry["env"].items() if value is not None},
+        # null is no value: as text it would become the key "None"
+        secrets={name: "" if value is None else str(value) for name, value in entry["secrets"].items()},
     )
 
 
@@ -198,7 +199,7 @@ def _check_host(instances: list) -> None:
         raise Refused(f"needs root on this host, not user id {os.geteuid()}: log in as root or set become")
     if instances and not systemd.is_here():
         first = Path("/proc/1/comm").read_text().strip()
-        raise Refused(f"the first process of this host is '{first}', not systemd: an instance can not be supervised here")
+        raise Refused(f"the first process of this host is '{first}', not systemd: it can not supervise an instance")
     problems = instance_problems(instances)
     if problems:
         raise Refused("; ".join(problems))

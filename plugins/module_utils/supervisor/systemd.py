@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused,
 
 UNIT_FOLDER = Path("/etc/systemd/system")
 LAUNCH_LINE = "# launch: "
-PROPERTIES = ("ActiveState", "SubState", "Result", "MainPID", "InvocationID", "ControlGroup", "UnitFileState", "NRestarts",
-              "ExecMainStatus", "ExecMainCode")  # fmt: skip
+PROPERTIES = ("ActiveState", "SubState", "Result", "MainPID", "InvocationID", "ControlGroup", "UnitFileState",
+              "NRestarts", "ExecMainStatus", "ExecMainCode")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def unit_text(
     SGLang up to 0.5.18 ends in a SIGKILL of itself. KillMode=mixed: SGLang drains only when its main process alone
     gets the SIGTERM.
     """
-    words = " \\\n    ".join(_grouped([quote_word(word) for word in argv]))
+    words = " \\\n    ".join(" ".join(map(quote_word, group)) for group in _by_option(argv))
     variables = "".join(f"Environment={quote_variable(name, environment[name])}\n" for name in sorted(environment))
     return f"""\
 # Written by gpuops.sglang; a change by hand is undone by the next deploy.
@@ -92,7 +93,7 @@ WantedBy=multi-user.target
 
 
 def quote_word(word: str) -> str:
-    """Return a word of ExecStart= that systemd turns back into exactly `word` (systemd.syntax(7), systemd.service(5))."""
+    """Return a word of ExecStart= that systemd turns back into `word` (systemd.syntax(7), systemd.service(5))."""
     escaped = _escape(word).replace("$", "$$")
     return escaped if word and escaped == word and not set(word) & set(" '\";") else f'"{escaped}"'
 
@@ -100,6 +101,15 @@ def quote_word(word: str) -> str:
 def quote_variable(name: str, value: str) -> str:
     """Return an assignment of Environment= that systemd turns back into exactly `value`; `$` is not special there."""
     return f'"{_escape(f"{name}={value}")}"'
+
+
+def variable_problem(name: str, value: str) -> str | None:
+    """Return why systemd would ignore or lose an environment variable, or None."""
+    if name == "SGLANG_LAUNCH_ID":
+        return f"'{name}' under 'env' carries the launch id: delete it"
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        return f"'{name}' under 'env' is no name of a variable: use letters, digits and '_'"
+    return f"'{name}' under 'env' holds a NUL character: delete it" if "\0" in value else None
 
 
 def launch_of(text: str) -> str | None:
@@ -175,8 +185,8 @@ def last_invocation(instance: str, launch_started: float) -> str:
     """
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(launch_started))
     done = run([
-        "journalctl", "--output=json", "--output-fields=INVOCATION_ID,_SYSTEMD_INVOCATION_ID", "--no-pager", "--lines=200",
-        f"--unit={unit_name(instance)}", f"--since={since}",
+        "journalctl", "--output=json", "--output-fields=INVOCATION_ID,_SYSTEMD_INVOCATION_ID", "--no-pager",
+        "--lines=200", f"--unit={unit_name(instance)}", f"--since={since}",
     ])  # fmt: skip
     for line in reversed(done.stdout.splitlines()):
         entry = json.loads(line)
@@ -186,15 +196,15 @@ def last_invocation(instance: str, launch_started: float) -> str:
     return ""
 
 
-def _grouped(words: list[str]) -> list[str]:
-    """Join an option with its values, so that the unit file has one option on a line."""
-    lines: list[str] = []
-    for word in words:
-        if lines and not word.startswith("--"):
-            lines[-1] += f" {word}"
+def _by_option(argv: Sequence[str]) -> list[list[str]]:
+    """Keep an option and its values together, so that the unit file has one option on a line."""
+    groups: list[list[str]] = []
+    for word in argv:
+        if groups and not word.startswith("--"):
+            groups[-1].append(word)
         else:
-            lines.append(word)
-    return lines
+            groups.append([word])
+    return groups
 
 
 def _escape(text: str) -> str:

@@ -1,0 +1,163 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""SGLang's command line and answers, as recorded of its releases, for tests that have no SGLang.
+
+fixtures/sglang_options.json: each option as [[versions, facts], ...], read from the argparse parsers of the wheels; a
+fact that is argparse's default is left out. fixtures/answers.json: parts of what real servers answered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("unit", deadline=None)  # a busy machine is no defect
+settings.load_profile("unit")
+
+FIXTURES = Path(__file__).parent / "fixtures"
+VERSIONS = ("0.5.9", "0.5.13", "0.5.18", "0.5.23")
+
+
+def human_readable_int(value: str) -> int:
+    """As in SGLang's srt/utils/common.py."""
+    units = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti|k|M|G|T)", value.strip())
+    if match is None:
+        return int(value)
+    number, unit = match.groups()
+    if unit.endswith("i") and "." in number:
+        raise argparse.ArgumentTypeError("Decimals are not allowed with IEC suffixes")
+    return int(Decimal(number) * units[unit])
+
+
+def json_list_type(value: str) -> Any:
+    return json.loads(value)
+
+
+def nullable_str(value: str) -> str | None:
+    return None if not value or value == "None" else value
+
+
+def parse_cuda_graph_backend_arg(raw: str) -> str:
+    return raw
+
+
+def parse_cuda_graph_config_arg(raw: str) -> dict[str, dict[str, Any]]:
+    return json.loads(raw)
+
+
+class DeprecatedAction(argparse.Action):
+    def __init__(self, option_strings: list[str], dest: str, nargs: int = 0, **facts: Any) -> None:
+        super().__init__(option_strings, dest, nargs=nargs, **facts)
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
+        parser.error(f"{option_string} is deprecated")
+
+
+class DeprecatedStoreTrueAction(argparse.Action):
+    def __init__(self, option_strings: list[str], dest: str, default: Any = False, **facts: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, const=True, default=default, **facts)
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
+        setattr(namespace, self.dest, True)
+
+
+class DeprecatedStoreConstAction(argparse.Action):
+    def __init__(self, option_strings: list[str], dest: str, const_value: Any, **facts: Any) -> None:
+        self.const_value = const_value
+        super().__init__(option_strings, dest, **facts)
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
+        setattr(namespace, self.dest, self.const_value)
+
+
+class DeprecatedAliasStoreAction(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
+        setattr(namespace, self.dest, values)
+
+
+class LoRAPathAction(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
+        paths = [path.strip() for path in values]
+        setattr(namespace, self.dest, [json.loads(path) if path.startswith("{") else path for path in paths])
+
+
+ACTIONS: dict[str, Any] = {
+    "_StoreAction": "store",
+    "_StoreTrueAction": "store_true",
+    "BooleanOptionalAction": argparse.BooleanOptionalAction,
+    **{
+        action.__name__: action
+        for action in (
+            DeprecatedAction,
+            DeprecatedStoreTrueAction,
+            DeprecatedStoreConstAction,
+            DeprecatedAliasStoreAction,
+            LoRAPathAction,
+        )
+    },
+}
+TYPES: dict[str, Any] = {
+    "float": float,
+    "int": int,
+    "loads": json.loads,
+    "str": str,
+    **{
+        function.__name__: function
+        for function in (
+            human_readable_int,
+            json_list_type,
+            nullable_str,
+            parse_cuda_graph_backend_arg,
+            parse_cuda_graph_config_arg,
+        )
+    },
+}
+
+
+def add_option(parser: argparse.ArgumentParser, flag: str, facts: dict[str, Any]) -> None:
+    """Add one recorded option."""
+    facts = dict(facts)
+    action = facts.pop("action", "_StoreAction")
+    spellings = [flag, *facts.pop("aliases", [])]
+    facts.setdefault("dest", flag[2:].replace("-", "_"))
+    if action == "DeprecatedStoreConstAction":
+        facts.setdefault("nargs", None if "choices" in facts else 0)
+        facts["const_value"] = facts.pop("const")
+    if "type" in facts:
+        facts["type"] = TYPES[facts["type"]]
+    parser.add_argument(*spellings, action=ACTIONS[action], **facts)
+
+
+@cache
+def parser_of(version: str) -> argparse.ArgumentParser:
+    """Return the parser of `python -m sglang.launch_server` in one release."""
+    parser = argparse.ArgumentParser(prog="launch_server")
+    options = json.loads((FIXTURES / "sglang_options.json").read_text(encoding="utf-8"))
+    for flag, variants in options.items():
+        for versions, facts in variants:
+            if version in versions.split():
+                add_option(parser, flag, facts)
+    return parser
+
+
+@pytest.fixture(scope="session", params=VERSIONS)
+def sglang_parser(request: pytest.FixtureRequest) -> argparse.ArgumentParser:
+    """The command line of each recorded release in turn."""
+    return parser_of(request.param)
+
+
+@pytest.fixture(scope="session")
+def answers() -> dict[str, Any]:
+    """Version -> path -> body, as real servers answered."""
+    content: dict[str, Any] = json.loads((FIXTURES / "answers.json").read_text(encoding="utf-8"))
+    return content

@@ -1,0 +1,403 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Unit files read back by systemd's rules, and by a real systemd in its test mode where one is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+ESCAPES = {"a": 7, "b": 8, "f": 12, "n": 10, "r": 13, "t": 9, "v": 11, "\\": 92, '"': 34, "'": 39, "s": 32}
+
+text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
+awkward = st.text(st.sampled_from("\\\"'$%{}; \t\n\r#-=xn0 ä\x7f\x1b"), max_size=12)
+words = text | awkward
+
+
+def read_words(line: str) -> list[str]:
+    """Split and unquote as systemd.syntax(7) says: quotes around items, C escapes in and outside of them."""
+    found: list[str] = []
+    current: list[str] | None = None
+    quote = ""
+    letters = iter(line)
+    for letter in letters:
+        if letter == "\\":
+            current = [*(current or []), read_escape(letters)]
+        elif quote:
+            if letter == quote:
+                quote = ""
+            else:
+                current = [*(current or []), letter]
+        elif letter in "\"'":
+            quote, current = letter, current or []
+        elif letter in " \t\n\r":
+            if current is not None:
+                found.append("".join(current))
+            current = None
+        else:
+            current = [*(current or []), letter]
+    assert not quote, f"unbalanced quoting: {line}"
+    return found if current is None else [*found, "".join(current)]
+
+
+def read_escape(letters: Iterator[str]) -> str:
+    kind = next(letters)
+    if kind in ESCAPES:
+        return chr(ESCAPES[kind])
+    assert kind == "x", f"systemd ignores a line with \\{kind}"
+    return chr(int(next(letters) + next(letters), 16))
+
+
+def expand_specifiers(word: str) -> str:
+    assert set(re.findall(r"%(.?)", word)) <= {"%"}, f"a specifier in {word}"
+    return word.replace("%%", "%")
+
+
+def expand_variables(word: str) -> str:
+    """systemd.service(5): `$$` is a dollar sign, and any other `$` may begin a variable."""
+    rest = word.replace("$$", "")
+    assert "$" not in rest, f"a variable in {word}"
+    return word.replace("$$", "$")
+
+
+def settings_of(unit: str) -> list[tuple[str, str]]:
+    """Read a unit file as systemd does: comments dropped, a backslash at the end of a line continues it."""
+    found = []
+    lines = iter(unit.split("\n"))
+    for line in lines:
+        if line.lstrip().startswith(("#", ";")):
+            continue
+        while line.endswith("\\"):
+            following = next(lines)
+            if not following.lstrip().startswith(("#", ";")):
+                line = line[:-1] + " " + following
+        if "=" in line:
+            key, _, value = line.partition("=")
+            found.append((key.strip(), value.strip()))
+    return found
+
+
+def argv_of(unit: str) -> list[str]:
+    (line,) = [value for key, value in settings_of(unit) if key == "ExecStart"]
+    return [expand_variables(expand_specifiers(word)) for word in read_words(line)]
+
+
+def environment_of(unit: str) -> dict[str, str]:
+    lines = [value for key, value in settings_of(unit) if key == "Environment"]
+    assignments = [expand_specifiers(word) for line in lines for word in read_words(line)]
+    return {name: value for name, _, value in (assignment.partition("=") for assignment in assignments)}
+
+
+def unit(argv: list[str], environment: dict[str, str] | None = None) -> str:
+    return systemd.unit_text("a", "L1", argv, environment or {}, "sglang", "/var/lib/sglang/a")
+
+
+@given(words)
+@example("")
+@example(";")
+@example("#")
+@example("\\")
+@example("a\\")
+@example("$")
+@example("${HOME}")
+@example("$$")
+@example("%n")
+@example("%%")
+@example("'")
+@example('"')
+@example('{"a": "b c", "d": [1, 2]}')
+@example("\u00a0\u2028\u0085")
+def test_a_word_comes_back(word: str) -> None:
+    quoted = systemd.quote_word(word)
+    assert "\n" not in quoted
+    assert [expand_variables(expand_specifiers(found)) for found in read_words(quoted)] == [word]
+    # a lone ';' outside of quotes begins another command
+    assert quoted != ";"
+
+
+@given(st.from_regex(r"\A[A-Za-z_][A-Za-z0-9_]*\Z"), words)
+@example("A", "")
+@example("A", "$HOME %n \\n \"'\n")
+def test_a_variable_comes_back(name: str, value: str) -> None:
+    quoted = systemd.quote_variable(name, value)
+    assert "\n" not in quoted
+    assert [expand_specifiers(found) for found in read_words(quoted)] == [f"{name}={value}"]
+
+
+@given(st.lists(words, max_size=6), st.dictionaries(st.from_regex(r"\A[A-Z][A-Z0-9_]*\Z"), words, max_size=3))
+def test_a_unit_gives_back_what_it_was_made_of(arguments: list[str], environment: dict[str, str]) -> None:
+    environment.pop("SGLANG_LAUNCH_ID", None)
+    made = unit(["/opt/sglang/bin/python", *arguments], environment)
+    assert argv_of(made) == ["/opt/sglang/bin/python", *arguments]
+    assert environment_of(made) == {"SGLANG_LAUNCH_ID": "L1", **environment}
+    assert systemd.launch_of(made) == "L1"
+
+
+def test_one_option_on_a_line() -> None:
+    argv = [
+        "/bin/python",
+        "-m",
+        "sglang.launch_server",
+        "--model-path",
+        "/srv/a b",
+        "--config=-{} x",
+        "--gc",
+        "1",
+        "2",
+        "--m",
+    ]
+    made = unit(argv).split("\n")
+    start = next(index for index, line in enumerate(made) if line.startswith("ExecStart="))
+    assert made[start : start + 5] == [
+        "ExecStart=/bin/python -m sglang.launch_server \\",
+        '    --model-path "/srv/a b" \\',
+        '    "--config=-{} x" \\',
+        "    --gc 1 2 \\",
+        "    --m",
+    ]
+
+
+def test_plain_words_are_left_readable() -> None:
+    assert [systemd.quote_word(word) for word in ("--tp-size", "2", "/srv/models/Qwen3.6-27B", "a=b")] == [
+        "--tp-size",
+        "2",
+        "/srv/models/Qwen3.6-27B",
+        "a=b",
+    ]
+
+
+def test_how_the_service_is_run() -> None:
+    found = dict(settings_of(unit(["/bin/python"])))
+    assert {key: found[key] for key in ("User", "Group", "WorkingDirectory", "ReadWritePaths")} == {
+        "User": "sglang",
+        "Group": "sglang",
+        "WorkingDirectory": "/var/lib/sglang/a",
+        "ReadWritePaths": "/var/lib/sglang/a",
+    }
+    assert found["KillMode"] == "mixed"
+    assert found["RestartPreventExitStatus"] == "1 2"
+    assert found["WantedBy"] == "multi-user.target"
+
+
+@pytest.mark.parametrize(
+    ("content", "launch"),
+    [("", None), ("[Service]\nExecStart=/bin/x\n", None), ("# launch: L7\n[Unit]\n", "L7"), ("x # launch: L7\n", None)],
+)
+def test_launch_of(content: str, launch: str | None) -> None:
+    assert systemd.launch_of(content) == launch
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("SGLANG_ENABLE_SPEC_V2", "1", None),
+        ("_a1", "line\nline\ttab", None),
+        ("SGLANG_LAUNCH_ID", "x", "'SGLANG_LAUNCH_ID' under 'env' carries the launch id"),
+        ("NCCL-DEBUG", "1", "'NCCL-DEBUG' under 'env' is no name"),
+        ("1A", "1", "'1A' under 'env' is no name"),
+        ("A\n", "1", "'A\n' under 'env' is no name"),
+        ("", "1", "'' under 'env' is no name"),
+        ("A", "x\0", "'A' under 'env' holds a NUL"),
+    ],
+)
+def test_variables_that_systemd_would_lose(name: str, value: str, problem: str | None) -> None:
+    found = systemd.variable_problem(name, value)
+    assert found == problem if problem is None else str(found).startswith(problem)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(systemd, "UNIT_FOLDER", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int, str, str]]:
+    """Answers for commands by their first words; those that were run are in the key 'ran'."""
+    replies: dict[str, Any] = {"ran": []}
+
+    def run(argv: list[str], *_: Any) -> subprocess.CompletedProcess[str]:
+        line = " ".join(argv)
+        replies["ran"].append(line)
+        reply = next(
+            (reply for start, reply in replies.items() if start != "ran" and line.startswith(start)), (0, "", "")
+        )
+        return subprocess.CompletedProcess(argv, *reply)
+
+    monkeypatch.setattr(systemd, "run", run)
+    return replies
+
+
+def test_only_units_of_ours_are_instances(folder: Path) -> None:
+    (folder / "sglang-b.service").write_text(unit(["/bin/python"]))
+    (folder / "sglang-a-1.service").write_text(unit(["/bin/python"]))
+    (folder / "sglang-hand.service").write_text("[Service]\nExecStart=/bin/x\n")
+    (folder / "other.service").write_text(unit(["/bin/python"]))
+    assert systemd.installed_instances() == ["a-1", "b"]
+    assert systemd.read_unit("b") == unit(["/bin/python"])
+    assert systemd.read_unit("c") == ""
+
+
+def test_a_launch_is_started_from_its_unit(folder: Path, commands: dict[str, Any]) -> None:
+    systemd.start_launch("a", "text")
+    assert (folder / "sglang-a.service").read_text() == "text"
+    assert commands["ran"] == [
+        "systemctl daemon-reload",
+        "systemctl enable --quiet sglang-a.service",
+        "systemctl reset-failed sglang-a.service",
+        "systemctl restart sglang-a.service",
+    ]
+
+
+def test_a_refusal_of_systemd_is_passed_on(folder: Path, commands: dict[str, Any]) -> None:
+    commands["systemctl restart"] = (1, "", "Job failed.\nSee logs.\n")
+    with pytest.raises(Refused, match=r"systemctl restart sglang-a\.service failed: Job failed\. \| See logs\."):
+        systemd.start_launch("a", "text")
+
+
+SHOWN = """ActiveState=active
+SubState=running
+Result=success
+MainPID=4711
+InvocationID=0123456789abcdef0123456789abcdef
+ControlGroup=/system.slice/sglang-a.service
+UnitFileState=enabled
+NRestarts=2
+ExecMainStatus=0
+ExecMainCode=0
+"""
+
+
+def test_identity_of_a_running_service(commands: dict[str, Any]) -> None:
+    commands["systemctl show sglang-a.service"] = (0, SHOWN, "")
+    assert systemd.identity("a") == systemd.Identity(
+        active="active",
+        sub="running",
+        result="success",
+        main_pid=4711,
+        invocation="0123456789abcdef0123456789abcdef",
+        cgroup="/system.slice/sglang-a.service",
+        enabled=True,
+        restarts=2,
+        exit_status="",
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "told"), [("1", "2", "exited 2"), ("2", "9", "killed 9"), ("3", "6", "dumped 6")]
+)
+def test_how_the_main_process_ended(commands: dict[str, Any], code: str, status: str, told: str) -> None:
+    shown = SHOWN.replace("ExecMainStatus=0\nExecMainCode=0", f"ExecMainStatus={status}\nExecMainCode={code}")
+    commands["systemctl show"] = (0, shown, "")
+    assert systemd.identity("a").exit_status == told
+
+
+def test_identity_of_a_service_that_is_not_there(commands: dict[str, Any]) -> None:
+    commands["systemctl show"] = (
+        0,
+        "ActiveState=inactive\nSubState=dead\nMainPID=0\nUnitFileState=\nControlGroup=\n",
+        "",
+    )
+    identity = systemd.identity("a")
+    assert (identity.active, identity.main_pid, identity.cgroup, identity.enabled) == ("inactive", 0, "", False)
+
+
+def test_the_launch_of_a_process_is_in_its_environment() -> None:
+    with subprocess.Popen(["sleep", "60"], env={"A": "1", "SGLANG_LAUNCH_ID": "L1"}) as process:
+        try:
+            # the environment is there once the program runs
+            while Path(f"/proc/{process.pid}/comm").read_text() != "sleep\n":
+                pass
+            assert systemd.running_launch(process.pid) == "L1"
+        finally:
+            process.kill()
+    assert systemd.running_launch(process.pid) is None
+    assert systemd.running_launch(0) is None
+
+
+def test_the_log_of_one_invocation(commands: dict[str, Any]) -> None:
+    commands["journalctl"] = (0, "one\n\ntwo\rthree\n", "")
+    assert systemd.log("0123", 2) == ["two", "three"]
+    assert "_SYSTEMD_INVOCATION_ID=0123" in commands["ran"][0].split()
+    assert systemd.log("", 2) == []
+    assert len(commands["ran"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("entries", "newest"),
+    [
+        ([], ""),
+        ([{"_SYSTEMD_INVOCATION_ID": "a1"}, {"INVOCATION_ID": "b2"}], "b2"),
+        ([{"INVOCATION_ID": "b2"}, {"_SYSTEMD_INVOCATION_ID": "c3"}], "c3"),
+        ([{"INVOCATION_ID": "b2"}, {"__CURSOR": "x"}], "b2"),
+    ],
+)
+def test_the_last_invocation(commands: dict[str, Any], entries: list[dict[str, str]], newest: str) -> None:
+    commands["journalctl"] = (0, "".join(json.dumps(entry) + "\n" for entry in entries), "")
+    assert systemd.last_invocation("a", 0) == newest
+    assert "--unit=sglang-a.service" in commands["ran"][0].split()
+
+
+SYSTEMD = Path("/lib/systemd/systemd")
+AWKWARD = [
+    "plain", "", " ", ";", "#", "'", '"', "\\", "a\\", "\\\\n", "$", "$$", "$HOME", "${HOME}", "a$b$$", "%", "%%", "%n",
+    "tab\there", "line\nline", "cr\r", "\x01\x1b\x7f", "ümläut 模型", "\u00a0\u2028\u0085", "--json=-{\"a b\": \"$c\"}",
+    "{'a': [1, 2]}", "-", "@x", "!x", ":x", "+x", "a=b c", "\\x41", "\\s", "`id`", "~", "*", "trail ", "\\ ",
+]  # fmt: skip
+
+
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """A folder that another user can reach, which pytest's own is not."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.skipif(not SYSTEMD.exists(), reason="needs systemd's binary")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody, since root may not test a user's units")
+def test_a_real_systemd_reads_the_same(public_folder: Path) -> None:
+    """`systemd --test` loads units and shows what it has read; it starts nothing."""
+    environment = {f"A{index}": word for index, word in enumerate(AWKWARD) if "\n" not in word}
+    (public_folder / "sglang-a.service").write_text(unit(["/bin/echo", *AWKWARD], environment), encoding="utf-8")
+    for target in ("basic", "default", "network-online", "shutdown"):
+        (public_folder / f"{target}.target").write_text("[Unit]\nDefaultDependencies=no\n")
+    run = public_folder / "run"
+    run.mkdir()
+    os.chown(run, 65534, 65534)
+    where = {"HOME": str(public_folder), "XDG_RUNTIME_DIR": str(run), "SYSTEMD_UNIT_PATH": str(public_folder)}
+    done = subprocess.run(
+        [SYSTEMD, "--test", "--user", "--unit=sglang-a.service", "--log-target=console", "--no-pager"],
+        user=65534, group=65534, extra_groups=[], env=where, capture_output=True,
+    )  # fmt: skip
+    if b"Command Line" not in done.stdout:
+        pytest.skip(f"this systemd shows no unit in test mode: {done.stderr[-200:]!r}")
+    assert b"ignoring" not in done.stderr
+    shown = done.stdout.decode().partition("-> Unit sglang-a.service:")[2].partition("\t-> Unit ")[0]
+    (line,) = re.findall(r"Command Line: (.*)", shown)
+    assert [expand_variables(word) for word in read_shown(line)] == ["/bin/echo", *AWKWARD]
+    for name, value in environment.items():
+        assert f"Environment: {name}={value}\n" in shown
+
+
+def read_shown(line: str) -> list[str]:
+    """Unquote a command line as systemd shows it."""
+    found = []
+    for quoted, plain in re.findall(r'"((?:[^"\\]|\\.)*)"(?: |$)|([^ ]+)', line):
+        inner = re.sub(r"\\([0-7]{3})", lambda match: f"\\x{int(match[1], 8):02x}", quoted)
+        inner = re.sub(r"\\([$`])", r"\1", inner)
+        found.append(plain or "".join(read_words(f'"{inner}"')))
+    return found

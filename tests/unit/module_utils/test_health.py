@@ -1,0 +1,409 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The proof against a real HTTP server that answers what SGLang 0.5.23 has answered."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.sglang.plugins.module_utils import health
+from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
+from ansible_collections.gpuops.sglang.plugins.module_utils.health import Unhealthy
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.schema_probe import describe
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from conftest import parser_of
+
+LAUNCH = "20260101T000000Z-abcdef"
+KEY = "sk-never-to-be-seen"
+INVOCATION = "0123456789abcdef0123456789abcdef"
+
+
+class Server(ThreadingHTTPServer):
+    """Answers as SGLang does: /health is open, all else wants the API key."""
+
+    daemon_threads = True
+    # a dead server's clients do not hold the next test
+    block_on_close = False
+
+    def __init__(self, bodies: dict[str, Any], family: socket.AddressFamily = socket.AF_INET) -> None:
+        self.address_family = family
+        self.bodies = copy.deepcopy(bodies)
+        self.statuses: dict[str, list[int]] = {}  # path -> statuses of the next answers
+        self.asked: list[tuple[str, str, Any]] = []
+        self.key = KEY
+        super().__init__(("127.0.0.1" if family == socket.AF_INET else "::1", 0), Handler)
+
+    def handle_error(self, *_: Any) -> None:
+        pass
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.server.asked.append((self.command, self.path, json.loads(body) if body else None))
+        statuses = self.server.statuses.get(self.path)
+        status = statuses.pop(0) if statuses else 200
+        if self.path != "/health" and self.server.key and self.headers["Authorization"] != f"Bearer {self.server.key}":
+            status = 401
+        answer = self.server.bodies.get(self.path)
+        content = b"" if answer is None else answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        if content.startswith(b"raw "):
+            self.wfile.write(content[4:])
+            return
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_POST = do_GET
+
+
+class Deployment:
+    """An instance on this host: its server, its record, and what systemd says of it."""
+
+    def __init__(self, state: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.state = state / "state"
+        self.server = server
+        own = Path("/proc/self/cgroup").read_text().splitlines()[0].split(":", 2)[2]
+        self.identity = systemd.Identity("active", "running", "success", 4711, INVOCATION, own, True, 0, "")
+        self.running: str | None = LAUNCH
+        self.log = ["loading", "ready"]
+        self.looked = 0
+        self.meanwhile: Callable[[], None] = lambda: None  # happens between two looks at the service
+        release = state / "release"
+        release.mkdir()
+        (release / "schema.json").write_text(json.dumps({"options": describe(parser_of("0.5.23"))}))
+        self.record: dict[str, Any] = {
+            "launch": LAUNCH,
+            "instance": "a",
+            "started": 0,
+            "release": str(release),
+            "model": "/srv/models/tiny",
+            "host": server.server_address[0],
+            "port": server.server_port,
+            "args": {"tp_size": 1, "dtype": "auto", "log_requests_level": "2", "chat_template": None},
+            "secrets": ["api_key"],
+        }
+        server.bodies["/model_info"]["weight_version"] = LAUNCH
+        server.bodies["/generate"]["meta_info"]["weight_version"] = LAUNCH
+        server.bodies["/server_info"] |= {"host": server.server_address[0], "port": server.server_port}
+        self.secrets = f'api-key: "{KEY}"\n'
+        monkeypatch.setattr(health, "POLL", 0.01)
+        monkeypatch.setattr(systemd, "read_unit", lambda name: f"# launch: {LAUNCH}\n" if name == "a" else "")
+        monkeypatch.setattr(systemd, "identity", self.look)
+        monkeypatch.setattr(systemd, "running_launch", lambda pid: self.running)
+        monkeypatch.setattr(systemd, "last_invocation", lambda name, started: INVOCATION)
+        monkeypatch.setattr(
+            systemd, "log", lambda invocation, count: self.log[-count:] if invocation == INVOCATION else []
+        )
+
+    def look(self, name: str) -> systemd.Identity:
+        assert name == "a"
+        found = self.identity
+        self.looked += 1
+        self.meanwhile()
+        return found
+
+    def change(self, **facts: Any) -> None:
+        self.identity = dataclasses.replace(self.identity, **facts)
+
+    def verify(self, timeout: int = 20) -> dict[str, Any]:
+        folder = self.state / "a/launches" / LAUNCH
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "launch.json").write_text(json.dumps(self.record))
+        (folder / "secrets.yaml").write_text(self.secrets)
+        return health.verify(self.state, "a", timeout)
+
+    def failure(self, timeout: int = 20) -> str:
+        with pytest.raises(Unhealthy) as caught:
+            self.verify(timeout)
+        assert KEY not in str(caught.value)
+        return str(caught.value)
+
+
+@pytest.fixture
+def server(answers: dict[str, Any]) -> Iterator[Server]:
+    with Server(answers["0.5.23"]) as made:
+        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def deployment(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Deployment:
+    return Deployment(tmp_path, server, monkeypatch)
+
+
+def test_a_healthy_server(deployment: Deployment) -> None:
+    assert deployment.verify() == {
+        "instance": "a",
+        "launch": LAUNCH,
+        "service": "active (running)",
+        "invocation": INVOCATION,
+        "main_pid": 4711,
+        "port": deployment.server.server_port,
+        "model": "/srv/models/tiny",
+        "arguments_compared": 6,
+        "tokens": 8,
+        "restarts": 0,
+    }
+    assert [(method, path) for method, path, _ in deployment.server.asked] == [
+        ("GET", "/health"),
+        ("GET", "/model_info"),
+        ("GET", "/server_info"),
+        ("POST", "/generate"),
+    ]
+    assert deployment.server.asked[-1][2]["sampling_params"]["max_new_tokens"] == 8
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", "localhost"])
+def test_a_server_on_any_address_is_asked_at_the_local_one(deployment: Deployment, host: str) -> None:
+    deployment.record["host"] = deployment.server.bodies["/server_info"]["host"] = host
+    assert deployment.verify()["tokens"] == 8
+
+
+@pytest.mark.parametrize("host", ["::", "::1"])
+def test_a_server_on_ipv6(tmp_path: Path, answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    try:
+        made = Server(answers["0.5.23"], socket.AF_INET6)
+    except OSError as error:
+        pytest.skip(f"::1 can not be used here: {error}")
+    with made:
+        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        deployment = Deployment(tmp_path, made, monkeypatch)
+        deployment.record["host"] = made.bodies["/server_info"]["host"] = host
+        try:
+            assert deployment.verify()["tokens"] == 8
+        finally:
+            made.shutdown()
+            thread.join()
+
+
+def test_a_model_that_does_not_generate_is_not_asked_for_tokens(deployment: Deployment) -> None:
+    deployment.server.bodies["/model_info"]["is_generation"] = False
+    assert deployment.verify()["tokens"] == 0
+    assert "/generate" not in [path for _, path, _ in deployment.server.asked]
+
+
+def test_a_server_without_a_key(deployment: Deployment) -> None:
+    deployment.server.key = deployment.secrets = ""
+    assert deployment.verify()["tokens"] == 8
+
+
+def test_a_wrong_key_is_told_without_the_key(deployment: Deployment) -> None:
+    deployment.server.key = "sk-another"
+    assert (
+        deployment.failure() == f"http://127.0.0.1:{deployment.server.server_port}/model_info answers 401 Unauthorized"
+    )
+
+
+def test_proxies_of_the_environment_are_not_used(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "")
+    assert deployment.verify()["tokens"] == 8
+
+
+def test_a_server_that_still_loads_is_waited_for(deployment: Deployment) -> None:
+    deployment.server.statuses["/health"] = [503, 503, 200]
+    assert deployment.verify()["tokens"] == 8
+    assert [path for _, path, _ in deployment.server.asked].count("/health") == 3
+
+
+def test_a_server_that_does_not_get_healthy(deployment: Deployment) -> None:
+    deployment.server.statuses["/health"] = [503] * 99
+    assert deployment.failure(timeout=0) == (
+        f"instance 'a', launch {LAUNCH}: not healthy after 0 s, process 4711 still runs. "
+        f"The end of this launch's own log (all of it: journalctl _SYSTEMD_INVOCATION_ID={INVOCATION}):\n"
+        "  loading\n  ready\n"
+        "If it still loads, raise sglang_health_timeout."
+    )
+
+
+@pytest.mark.parametrize(
+    ("facts", "state"),
+    [
+        (
+            {"active": "failed", "sub": "failed", "exit_status": "exited 1", "main_pid": 0},
+            "failed (failed), exited 1, 0 restarts",
+        ),
+        (
+            {"active": "activating", "sub": "auto-restart", "exit_status": "killed 9", "main_pid": 0, "restarts": 1},
+            "activating (auto-restart), killed 9, 1 restarts",
+        ),
+        ({"active": "inactive", "sub": "dead", "main_pid": 0}, "inactive (dead), success, 0 restarts"),
+        ({"restarts": 1, "exit_status": "dumped 6"}, "active (running), dumped 6, 1 restarts"),
+    ],
+)
+@pytest.mark.parametrize("looks", [0, 3], ids=["before", "while it is waited for"])
+def test_a_process_that_has_ended(deployment: Deployment, facts: dict[str, Any], state: str, looks: int) -> None:
+    if facts.get("restarts") and not looks and facts.get("active") is None:
+        looks = 1  # a restart shows only against an earlier look
+    deployment.server.statuses["/health"] = [503] * 99
+    deployment.log = ["Traceback", "torch.OutOfMemoryError: tried to allocate 4 GiB"]
+
+    def end() -> None:
+        if deployment.looked >= looks:
+            deployment.change(**facts)
+
+    deployment.meanwhile = end
+    text = deployment.failure(timeout=600)
+    assert text.startswith(
+        f"instance 'a', launch {LAUNCH}: the server ended: {state}. The end of this launch's own log"
+    )
+    assert text.endswith(":\n  Traceback\n  torch.OutOfMemoryError: tried to allocate 4 GiB")
+    assert deployment.looked <= looks + 2  # at once
+
+
+def test_a_process_that_wrote_nothing(deployment: Deployment) -> None:
+    deployment.log = []
+    deployment.change(active="failed", sub="failed")
+    assert deployment.failure().endswith("(it wrote nothing)")
+
+
+def test_evidence_is_short_and_without_secrets(deployment: Deployment) -> None:
+    deployment.log = [
+        f"server_args=ServerArgs(model_path='m', api_key='{KEY}')",
+        f"launch_command: python -m sglang.launch_server --api-key {KEY}",
+        "x" * 999,
+        *(f"line {number}" for number in range(7)),
+    ]
+    deployment.change(active="failed", sub="failed")
+    lines = deployment.failure().split("\n  ")
+    assert lines[1:3] == ["(a line with secrets was left out)"] * 2
+    assert lines[3] == "x" * 400
+    assert len(lines) == 11
+
+
+def test_an_older_launch_that_still_runs(deployment: Deployment) -> None:
+    deployment.running = "20200101T000000Z-000000"
+    assert deployment.failure() == (
+        f"instance 'a': process 4711 is launch 20200101T000000Z-000000, not {LAUNCH}: deploy again"
+    )
+
+
+def test_answers_of_another_launch(deployment: Deployment) -> None:
+    deployment.server.bodies["/model_info"]["weight_version"] = "default"
+    assert deployment.failure() == (
+        f"instance 'a': port {deployment.server.server_port} answers for launch 'default', "
+        f"but the unit carries '{LAUNCH}': deploy again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("tp_size", 2, "tp_size: requested 1, the server reports 2"),
+        ("dtype", "bfloat16", "dtype: requested 'auto', the server reports 'bfloat16'"),
+        ("model_path", "/srv/x", "model_path: requested '/srv/models/tiny', the server reports '/srv/x'"),
+        ("host", "::", "host: requested '127.0.0.1', the server reports '::'"),
+        ("port", 1, "port: requested {port}, the server reports 1"),
+    ],
+)
+def test_another_argument_than_requested(deployment: Deployment, field: str, value: Any, told: str) -> None:
+    deployment.server.bodies["/server_info"][field] = value
+    assert deployment.failure() == (
+        f"instance 'a', launch {LAUNCH}: the server runs with other arguments than requested:\n  "
+        + told.format(port=deployment.server.server_port)
+        + "\nAsk for the reported value, or correct what makes SGLang change it."
+    )
+
+
+@pytest.mark.parametrize("meta", [{"completion_tokens": 0}, {}, {"completion_tokens": 8, "weight_version": "default"}])
+def test_no_tokens_of_this_launch(deployment: Deployment, meta: dict[str, Any]) -> None:
+    deployment.server.bodies["/generate"]["meta_info"] = meta
+    assert deployment.failure() == f"instance 'a': a generation of 8 tokens came back without tokens of launch {LAUNCH}"
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "told"),
+    [
+        ("/model_info", b"<html>", "/model_info gives no answer: "),
+        ("/server_info", b"", "/server_info gives no answer: "),
+        ("/generate", b"raw HTTP/9 what\r\n\r\n", "/generate gives no answer: "),
+        ("/generate", b"raw HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", "/generate gives no answer: "),
+        ("/model_info", b"raw ", "/model_info gives no answer: "),
+    ],
+)
+def test_an_answer_that_is_none(deployment: Deployment, path: str, answer: bytes, told: str) -> None:
+    deployment.server.bodies[path] = answer
+    assert deployment.failure().startswith(f"http://127.0.0.1:{deployment.server.server_port}{told}")
+
+
+def test_an_error_of_the_server(deployment: Deployment) -> None:
+    deployment.server.statuses["/generate"] = [500]
+    assert deployment.failure().endswith("/generate answers 500 Internal Server Error")
+
+
+def test_health_that_is_no_http_is_waited_for(deployment: Deployment) -> None:
+    deployment.server.bodies["/health"] = b"raw HTTP/9 what\r\n\r\n"
+    assert "not healthy after 0 s" in deployment.failure(timeout=0)
+
+
+def test_a_stranger_on_the_port(deployment: Deployment) -> None:
+    """The stranger answers /health, /model_info and all the rest as the launch would."""
+    deployment.change(cgroup="/system.slice/sglang-a.service")
+    text = deployment.failure()
+    port = deployment.server.server_port
+    assert text.startswith(f"instance 'a': port {port} is held by process ")
+    assert text.endswith("which is not of sglang-a.service: end it, then deploy again")
+    assert deployment.server.asked == []
+
+
+def test_a_port_that_another_process_takes(deployment: Deployment, tmp_path: Path) -> None:
+    program = "import socket, time; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen();"
+    program += " print(s.getsockname()[1], flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as stranger:
+        try:
+            assert stranger.stdout
+            deployment.record["port"] = int(stranger.stdout.readline())
+            deployment.change(cgroup="/system.slice/sglang-a.service")
+            text = deployment.failure()
+        finally:
+            stranger.kill()
+    assert f"is held by process {stranger.pid} ({sys.executable} -c import socket" in text
+
+
+def test_a_release_that_is_gone_is_refused(deployment: Deployment) -> None:
+    deployment.record["release"] = "/opt/sglang/releases/gone"
+    with pytest.raises(Refused, match="its release /opt/sglang/releases/gone is damaged or gone: deploy it again"):
+        deployment.verify()
+
+
+def test_an_instance_that_is_not_deployed_is_refused(deployment: Deployment) -> None:
+    with pytest.raises(Refused, match="there is no unit of an instance 'b'"):
+        health.verify(deployment.state, "b", 1)
+
+
+def test_the_key_of_the_launch_is_read_from_its_secrets(deployment: Deployment) -> None:
+    deployment.verify()
+    assert launches.secret_of(deployment.state, "a", LAUNCH, "api_key") == KEY
+
+
+def test_a_port_that_nobody_holds_is_waited_for(deployment: Deployment) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        deployment.record["port"] = free.getsockname()[1]
+        assert "not healthy after 0 s" in deployment.failure(timeout=0)
+    assert deployment.server.asked == []

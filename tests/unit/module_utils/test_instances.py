@@ -1,0 +1,101 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.sglang.plugins.module_utils.instances import instance_problems
+
+
+def instance(**facts: Any) -> dict[str, Any]:
+    return {"name": "a", "model": "/srv/m", "port": 30000, **facts}
+
+
+@pytest.mark.parametrize(
+    "instances",
+    [
+        [],
+        [instance()],
+        [instance(port="30000", name="qwen36", model="Qwen/Qwen3-0.6B")],
+        [
+            instance(),
+            instance(name="a-b", port=30001),
+            instance(name="0", port=1024),
+            instance(name="9" * 40, port=65535),
+        ],
+    ],
+)
+def test_a_list_in_order(instances: list[dict[str, Any]]) -> None:
+    assert instance_problems(instances) == []
+
+
+NAME = "use up to 40 of a-z, 0-9 and '-'"
+PORT = "use a whole number from 1024 to 65535"
+
+
+@pytest.mark.parametrize(
+    ("instances", "problems"),
+    [
+        (["a"], ["instance 1 is 'a': write a mapping with name, model and port"]),
+        ([None], ["instance 1 is None: write a mapping with name, model and port"]),
+        ([instance(name="Qwen")], [f"instance 'Qwen' has the name 'Qwen': {NAME}"]),
+        ([instance(name="a.b")], [f"instance 'a.b' has the name 'a.b': {NAME}"]),
+        ([instance(name="a/../b")], [f"instance 'a/../b' has the name 'a/../b': {NAME}"]),
+        ([instance(name="-a")], [f"instance '-a' has the name '-a': {NAME}"]),
+        ([instance(name="a-")], [f"instance 'a-' has the name 'a-': {NAME}"]),
+        ([instance(name="a\n")], [f"instance 'a\n' has the name 'a\\n': {NAME}"]),
+        ([instance(name="a" * 41)], [f"instance '{'a' * 41}' has the name '{'a' * 41}': {NAME}"]),
+        ([instance(name="")], [f"instance 1 has the name '': {NAME}"]),
+        ([instance(name=None)], [f"instance 1 has the name '': {NAME}"]),
+        ([instance(name=True)], [f"instance 'True' has the name 'True': {NAME}"]),
+        ([instance(model="")], ["instance 'a' has no model: set 'model' to a directory or a hub id"]),
+        ([{"name": "a", "port": 30000}], ["instance 'a' has no model: set 'model' to a directory or a hub id"]),
+        ([{"name": "a", "model": "m"}], [f"instance 'a' has the port None: {PORT}"]),
+        ([instance(port=True)], [f"instance 'a' has the port True: {PORT}"]),
+        ([instance(port=80)], [f"instance 'a' has the port 80: {PORT}"]),
+        ([instance(port=1023)], [f"instance 'a' has the port 1023: {PORT}"]),
+        ([instance(port=65536)], [f"instance 'a' has the port 65536: {PORT}"]),
+        ([instance(port=-30000)], [f"instance 'a' has the port -30000: {PORT}"]),
+        ([instance(port=30000.0)], [f"instance 'a' has the port 30000.0: {PORT}"]),
+        ([instance(port="30000 ")], [f"instance 'a' has the port '30000 ': {PORT}"]),
+        ([instance(port="http")], [f"instance 'a' has the port 'http': {PORT}"]),
+        ([instance(port=[30000])], [f"instance 'a' has the port [30000]: {PORT}"]),
+        (
+            [instance(), instance(name="b"), instance(name="c", port="30000")],
+            [
+                "instance 'b' has the port 30000, which instance 'a' has too: change one",
+                "instance 'c' has the port 30000, which instance 'a' has too: change one",
+            ],
+        ),
+        (
+            [instance(name=""), instance(name="b")],
+            [
+                f"instance 1 has the name '': {NAME}",
+                "instance 'b' has the port 30000, which instance 1 has too: change one",
+            ],
+        ),
+        (
+            [instance(), instance(name="b", port=1024), instance(port=1025)],
+            ["instance 'a' is there twice (entries 1 and 3): rename one"],
+        ),
+    ],
+)
+def test_each_problem_is_one_sentence(instances: list[Any], problems: list[str]) -> None:
+    assert instance_problems(instances) == problems
+
+
+def test_all_problems_are_told_at_once() -> None:
+    found = instance_problems([{}, instance(name="A", port=1), instance(), instance()])
+    assert [problem.partition(" has ")[0] for problem in found[:5]] == [
+        "instance 1",
+        "instance 1",
+        "instance 1",
+        "instance 'A'",
+        "instance 'A'",
+    ]
+    assert found[5:] == [
+        "instance 'a' is there twice (entries 3 and 4): rename one",
+        "instance 'a' has the port 30000, which instance 'a' has too: change one",
+    ]
