@@ -42,6 +42,6 @@ def instance_problems(instances: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _port(value: Any) -> int | None:
     # a template renders a number as text on some ansible-core versions
-    if isinstance(value, bool) or not re.fullmatch(r"\d{1,5}", str(value)):
+    if not re.fullmatch(r"\d{1,5}", str(value)):
         return None
     return int(value) if 1024 <= int(value) <= 65535 else None

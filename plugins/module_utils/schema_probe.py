@@ -49,6 +49,7 @@ def main() -> None:
     """Import the server, as a start does, and print the schema."""
     import sglang
     import sglang.srt.entrypoints.http_server
+    import sglang.srt.models.registry
     from sglang.srt.server_args import ServerArgs
 
     parser = argparse.ArgumentParser()

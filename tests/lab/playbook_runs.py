@@ -47,7 +47,7 @@ class Run:
 def environment() -> dict[str, str]:
     """A newcomer's environment: nothing of the machine that the project could come to rely on."""
     kept = {name: os.environ[name] for name in ("HOME", "GPUOPS_LAB_DIR") if name in os.environ}
-    return {**kept, "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+    return {**kept, "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
 
 
 def begin(*arguments: str, playbook: str = "deploy.yml", extra: Mapping[str, Any] | None = None) -> subprocess.Popen[str]:

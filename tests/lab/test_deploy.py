@@ -54,7 +54,7 @@ def test_check_mode_shows_exactly_the_changed_argument(deployed: None) -> None:
     run = deploy("-l", "ct129", "--check", "--diff", extra=with_args(max_total_tokens=2048))
     assert run.status == 0, run
     assert run.count("ct129", "changed") == 1
-    changes = [line for line in run.output.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    changes = [line for line in run.output.splitlines() if line.startswith(("+", "-")) and line[:3] not in ("+++", "---")]
     assert changes == ["-    --max-total-tokens 4096 \\", "+    --max-total-tokens 2048 \\"]
     assert main_pid(container(129)) == before
 
@@ -62,7 +62,7 @@ def test_check_mode_shows_exactly_the_changed_argument(deployed: None) -> None:
 @pytest.mark.slow
 def test_the_server_comes_back_after_kill_9(ct130: Host) -> None:
     before = main_pid(ct130)
-    ct130.check_output("kill -9 %d", before)
+    ct130.check_output("kill -9 %s", str(before))
     assert eventually(lambda: main_pid(ct130) not in (0, before) and serves(ct130), 240)
     again = deploy("-l", "ct130")
     assert again.status == 0 and again.count("ct130", "changed") == 0, again
@@ -116,7 +116,7 @@ def test_secrets_are_seen_nowhere(ct130: Host) -> None:
     shown = run.output.replace(json.dumps(asked), "")  # -vvv may repeat the command line that a test had to use
     assert secret not in shown
     assert ct130.run("python3 -c %s http://127.0.0.1:30000/v1/models", GET).rc != 0, "the key is not asked for"
-    assert ct130.run("grep -rl %s /proc/%d/cmdline /etc/systemd", secret, main_pid(ct130)).stdout == ""
+    assert ct130.run("grep -rl %s /proc/%s/cmdline /etc/systemd", secret, str(main_pid(ct130))).stdout == ""
     (place,) = ct130.check_output("grep -rl %s /var/lib/sglang", secret).split()
     assert ct130.check_output("stat --format='%%a %%U' %s", place) == "600 sglang"
 

@@ -200,6 +200,20 @@ def test_a_server_on_ipv6(tmp_path: Path, answers: dict[str, Any], monkeypatch: 
             thread.join()
 
 
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:30000"),
+        ("0.0.0.0", "http://127.0.0.1:30000"),
+        ("192.0.2.7", "http://192.0.2.7:30000"),
+        ("::", "http://[::1]:30000"),
+        ("2001:db8::7", "http://[2001:db8::7]:30000"),
+    ],
+)
+def test_the_address_that_is_asked(host: str, url: str) -> None:
+    assert health._Server(host, 30000, None).url == url
+
+
 def test_a_model_that_does_not_generate_is_not_asked_for_tokens(deployment: Deployment) -> None:
     deployment.server.bodies["/model_info"]["is_generation"] = False
     assert deployment.verify()["tokens"] == 0
@@ -229,6 +243,18 @@ def test_a_server_that_still_loads_is_waited_for(deployment: Deployment) -> None
     deployment.server.statuses["/health"] = [503, 503, 200]
     assert deployment.verify()["tokens"] == 8
     assert [path for _, path, _ in deployment.server.asked].count("/health") == 3
+
+
+def test_only_200_is_healthy(deployment: Deployment) -> None:
+    deployment.server.statuses["/health"] = [204]
+    assert "not healthy after 0 s" in deployment.failure(timeout=0)
+
+
+def test_an_answer_without_a_socket_of_the_service_is_no_proof(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health.sockets, "listeners", lambda port: [])
+    assert "not healthy after 0 s" in deployment.failure(timeout=0)
 
 
 def test_a_server_that_does_not_get_healthy(deployment: Deployment) -> None:

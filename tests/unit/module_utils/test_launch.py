@@ -143,6 +143,9 @@ def test_the_command_line_of_a_launch(supervisor: Supervisor, host: Host, instan
     assert 'Environment="CUDA_VISIBLE_DEVICES=0,1"\n' in unit
     assert 'Environment="SGLANG_X=$1 %%n"\n' in unit
     assert f'Environment="HOME={host.folder("a")}"\n' in unit
+    # the warm-up asks the server's own port, not a proxy
+    assert 'Environment="NO_PROXY=localhost,127.0.0.1,::1"\n' in unit
+    assert f'Environment="PATH={host.release}/venv/bin:/usr/local/sbin:' in unit
     assert f"User={USER}\n" in unit
 
 
