@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Root filesystems of the lab, built once and then only read (every machine writes into an overlay of its own).
 
-`base` is a Debian 12 with systemd, as Proxmox's template is: what a deployment needs beyond it, the deployment installs.
+`base` is a Debian 12 with systemd, as Proxmox's template is; what a deployment needs beyond it, it installs itself.
 `base-u` is the same with user ids shifted by 100000 for unprivileged containers. `node` is `base` with the LXC tools.
 """
 
@@ -18,17 +18,36 @@ from paths import IMAGES, run
 
 SUITE = "bookworm"  # SGLang 0.5.23 wants Python 3.11 or newer, and glibc 2.34
 BASE_PACKAGES = (
-    "systemd", "systemd-sysv", "dbus", "python3", "openssh-server", "iproute2", "ca-certificates", "procps", "kmod", "sudo",
-)  # fmt: skip
+    "systemd",
+    "systemd-sysv",
+    "dbus",
+    "python3",
+    "openssh-server",
+    "iproute2",
+    "ca-certificates",
+    "procps",
+    "kmod",
+    "sudo",
+)
 NODE_PACKAGES = ("lxc", "lxc-templates", "uidmap", "iputils-ping")
 ID_SHIFT = 100000
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 # Units that cost boot time or report 'degraded' in a container and that nothing here needs.
 MASKED_UNITS = (
-    "lxc.service", "lxc-net.service", "lxc-monitord.service", "apparmor.service", "systemd-networkd.service",
-    "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer", "e2scrub_all.timer",
-    "sys-kernel-debug.mount", "sys-kernel-tracing.mount", "sys-kernel-config.mount",
-)  # fmt: skip
+    "lxc.service",
+    "lxc-net.service",
+    "lxc-monitord.service",
+    "apparmor.service",
+    "systemd-networkd.service",
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+    "dpkg-db-backup.timer",
+    "fstrim.timer",
+    "e2scrub_all.timer",
+    "sys-kernel-debug.mount",
+    "sys-kernel-tracing.mount",
+    "sys-kernel-config.mount",
+)
 
 
 def build_images(may_remove_old: bool) -> dict[str, Path]:
@@ -59,10 +78,18 @@ def _key() -> str:
 
 def _build_base(target: Path, _images: dict[str, Path]) -> None:
     run(
-        "mmdebstrap", "--mode=root", "--variant=minbase", f"--include={','.join(BASE_PACKAGES)}",
-        "--dpkgopt=force-unsafe-io", "--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/man/*",
-        "--dpkgopt=path-exclude=/usr/share/locale/*", SUITE, target, *_sources(),
-    )  # fmt: skip
+        "mmdebstrap",
+        "--mode=root",
+        "--variant=minbase",
+        f"--include={','.join(BASE_PACKAGES)}",
+        "--dpkgopt=force-unsafe-io",
+        "--dpkgopt=path-exclude=/usr/share/doc/*",
+        "--dpkgopt=path-exclude=/usr/share/man/*",
+        "--dpkgopt=path-exclude=/usr/share/locale/*",
+        SUITE,
+        target,
+        *_sources(),
+    )
     # the machine's own bundle, since it may reach the registries through an authority of its own
     shutil.copyfile(CA_BUNDLE, target / "etc/ssl/certs/ca-certificates.crt")
     (target / "etc/hostname").unlink(missing_ok=True)  # each machine has its own
@@ -128,4 +155,3 @@ def _sources() -> list[str]:
         elif codename in ("bookworm-security", "trixie-security"):
             lines.append(f"deb {uri} {SUITE}-security main")
     return lines
-

@@ -125,7 +125,11 @@ def _install_tools() -> None:
 
 def _fill_share() -> None:
     """Put in /srv/lab what the machines share: stand-ins, wheels, the tiny model, speed settings, the uv cache."""
-    for source in (SOURCE / "standins/pct", *(SOURCE / "standins/perl5").rglob("*.pm"), SOURCE / "speed/sitecustomize.py"):
+    for source in (
+        SOURCE / "standins/pct",
+        *(SOURCE / "standins/perl5").rglob("*.pm"),
+        SOURCE / "speed/sitecustomize.py",
+    ):
         _replace(SHARE / source.relative_to(SOURCE), source.read_bytes(), source.stat().st_mode & 0o777)
     run(sys.executable, SOURCE / "wheels.py", SHARE / "wheels")
     run(sys.executable, SOURCE / "tiny_model.py", SHARE / "models/tiny-qwen3")
@@ -145,7 +149,8 @@ def _ssh_files(base: Path) -> None:
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "gpuops-lab", "-f", SSH / "id_ed25519")
     host_key = " ".join((base / "etc/ssh/ssh_host_ed25519_key.pub").read_text().split()[:2])
     (SSH / "known_hosts").write_text(f"{NODE_ADDRESS} {host_key}\n[{RENTAL_ADDRESS}]:{RENTAL_PORT} {host_key}\n")
-    (SSH / "config").write_text(textwrap.dedent(f"""\
+    (SSH / "config").write_text(
+        textwrap.dedent(f"""\
         Host kpro5
           HostName {NODE_ADDRESS}
         Host rental
@@ -159,7 +164,8 @@ def _ssh_files(base: Path) -> None:
           HostKeyAlgorithms ssh-ed25519
           StrictHostKeyChecking yes
           BatchMode yes
-        """))
+        """)
+    )
 
 
 def _network() -> None:

@@ -89,7 +89,9 @@ def _prepare_node(delta: Path) -> None:
     (RUN / "containers").mkdir(exist_ok=True)
     for home in ("root", "home/ops", "home/guest"):
         _authorize(delta / home)
-    _write(delta / "etc/systemd/system/vmbr0.service", f"""\
+    _write(
+        delta / "etc/systemd/system/vmbr0.service",
+        f"""\
         # A Proxmox node's bridge: eth0 is its uplink, the node's address is on the bridge.
         [Unit]
         DefaultDependencies=no
@@ -103,7 +105,8 @@ def _prepare_node(delta: Path) -> None:
         ExecStart=/sbin/ip link set eth0 master vmbr0
         ExecStart=/sbin/ip addr replace {NODE_ADDRESS}/{NETMASK} dev vmbr0
         ExecStart=/sbin/ip route replace default via {HOST_ADDRESS}
-        """)
+        """,
+    )
     wants = delta / "etc/systemd/system/sysinit.target.wants/vmbr0.service"
     wants.parent.mkdir(parents=True)
     wants.symlink_to("/etc/systemd/system/vmbr0.service")
@@ -111,7 +114,9 @@ def _prepare_node(delta: Path) -> None:
     pct.parent.mkdir(parents=True)
     pct.symlink_to("/srv/lab/standins/pct")
     for vmid, kind in CONTAINERS.items():
-        _write(delta / f"etc/pve/lxc/{vmid}.conf", f"""\
+        _write(
+            delta / f"etc/pve/lxc/{vmid}.conf",
+            f"""\
             arch: amd64
             cores: 2
             features: nesting=1
@@ -123,19 +128,23 @@ def _prepare_node(delta: Path) -> None:
             ostype: debian
             rootfs: lab:{"base-u" if kind == "unprivileged" else "base"},size=8G
             unprivileged: {int(kind == "unprivileged")}
-            """)
+            """,
+        )
 
 
 def _prepare_rental(delta: Path) -> None:
     _authorize(delta / "root")
     init = delta / "usr/local/sbin/start-machine"
-    _write(init, f"""\
+    _write(
+        init,
+        f"""\
         #!/bin/sh
         # PID 1 of a rented container: an sshd on an odd port, and no service manager.
         mkdir -p /run/sshd
         /usr/sbin/sshd -p {RENTAL_PORT}
         while :; do sleep 3600 & wait $!; done
-        """)
+        """,
+    )
     init.chmod(0o755)
 
 

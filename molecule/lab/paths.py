@@ -35,7 +35,11 @@ class LabError(Exception):
 def run(*argv: str | Path, check: bool = True, **kwargs: object) -> subprocess.CompletedProcess[str]:
     """Run an argv list and return it with its output; a failure names the command and its last words."""
     done: subprocess.CompletedProcess[str] = subprocess.run(
-        [str(word) for word in argv], capture_output=True, text=True, stdin=subprocess.DEVNULL, **kwargs  # type: ignore[call-overload]
+        [str(word) for word in argv],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        **kwargs,  # type: ignore[call-overload]
     )
     if check and done.returncode != 0:
         words = (done.stderr or done.stdout).strip().splitlines()[-5:]

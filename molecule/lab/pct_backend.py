@@ -1,7 +1,10 @@
 # Copyright (c) 2026, gpuops contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""testinfra inside a container of the lab's node, by ssh and pct; its own ansible backend starts Ansible for each question."""
+"""testinfra inside a container of the lab's node, by ssh and pct.
+
+Its own ansible backend would start a whole Ansible for each question.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -58,7 +59,8 @@ def verify(state: Path, instance: str, timeout: int) -> dict[str, Any]:
     schema = releases.schema(Path(record["release"]))
     if schema is None:
         raise Refused(f"instance '{instance}': its release {record['release']} is damaged or gone: deploy it again")
-    server = _Server(record["host"], record["port"], launches.secret_of(state, instance, launch, "api_key"))
+    key = launches.secret_of(state, instance, launch, "api_key")
+    server = _Server(record["host"], record["port"], key, tls="ssl_certfile" in record["args"])
     identity = _wait(record, server, timeout)
 
     model = server.ask("/model_info")
@@ -96,11 +98,13 @@ def verify(state: Path, instance: str, timeout: int) -> dict[str, Any]:
 class _Server:
     """HTTP to one address of this host, never through a proxy."""
 
-    def __init__(self, host: str, port: int, key: str | None) -> None:
+    def __init__(self, host: str, port: int, key: str | None, tls: bool) -> None:
         local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-        self.url = f"http://[{local}]:{port}" if ":" in local else f"http://{local}:{port}"
+        self.url = f"{'https' if tls else 'http'}://{f'[{local}]' if ':' in local else local}:{port}"
         self.headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
-        self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        # whose socket it is has been proved; a certificate for the outer name says nothing of a loopback address
+        anyone = urllib.request.HTTPSHandler(context=ssl._create_unverified_context())
+        self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), anyone)
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the JSON answer; raises Unhealthy with the path and what came instead."""

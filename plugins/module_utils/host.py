@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 
@@ -34,6 +35,18 @@ def write_whole(path: Path, text: str, mode: int = 0o644, owner: tuple[int, int]
         with contextlib.suppress(OSError):
             partial.unlink()
         raise Refused(f"can not write {path}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def writing_below(place: Path) -> Iterator[None]:
+    """Turn an error of the file system into Refused, with the place and its free space in GiB."""
+    try:
+        yield
+    except OSError as error:
+        present = next((path for path in (place, *place.parents) if path.exists()), Path("/"))
+        free = shutil.disk_usage(present).free / 2**30
+        where = error.filename or place
+        raise Refused(f"can not write {where}: {error.strerror}; {present} has {free:.2f} GiB free") from error
 
 
 def run(

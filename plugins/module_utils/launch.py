@@ -17,6 +17,7 @@ import grp
 import json
 import os
 import pwd
+import re
 import secrets as random
 import shutil
 import time
@@ -32,10 +33,11 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import (
     secrets_text,
     to_argv,
 )
-from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, write_whole
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, write_whole, writing_below
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
 KEPT_LAUNCHES = 5
+PLAIN_PATH = re.compile(r"(/[A-Za-z0-9._-]+)+")
 PLACEHOLDER = "LAUNCH"  # stands for the id where two launches are compared
 
 
@@ -92,6 +94,15 @@ def check(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> N
         raise Refused(f"{where}: {'; '.join(filter(None, variables))}")
     if instance.model.startswith("/") and not Path(instance.model, "config.json").is_file():
         raise Refused(f"{where}: the model directory {instance.model} has no config.json: correct 'model' or mount it")
+    for path in (host.release, host.state):
+        if not PLAIN_PATH.fullmatch(str(path)):
+            raise Refused(f"{where}: the path {path} can not stand in a unit: use letters, digits, '.', '_' and '-'")
+    unit = systemd.read_unit(instance.name)
+    if unit and systemd.launch_of(unit) is None:
+        name = systemd.unit_name(instance.name)
+        raise Refused(
+            f"{where}: this host has a unit {name} that is not of this tool: remove it or rename the instance"
+        )
     ours = _identity(instance.name)
     for listener in sockets.listeners(instance.port):
         if not (ours and listener.in_cgroup(ours.cgroup)):
@@ -114,6 +125,8 @@ def compare(instance: Instance, host: Host, schema: Mapping[str, Any] | None) ->
         before += "# secrets: as they were\n"
         after += "# secrets: changed\n"
     if launch:
+        if not (host.folder(instance.name) / "launches" / launch / "launch.json").is_file():
+            reasons.append("the launch has no record")
         reasons += _process_reasons(instance.name, launch)
     return Comparison(tuple(reasons), launch, before, after)
 
@@ -127,10 +140,11 @@ def start(instance: Instance, host: Host, schema: Mapping[str, Any]) -> str:
         raise Refused(f"this host has no user and group '{host.user}': create it or set sglang_server_user") from None
     home = host.folder(instance.name)
     folder = home / "launches" / launch
-    for path in (home, folder.parent, folder):
-        path.mkdir(parents=True, exist_ok=True)
-        path.chmod(0o750)
-        os.chown(path, *(owner if path == home else (0, owner[1])))
+    with writing_below(home):
+        for path in (home, folder.parent, folder):
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(0o750)
+            os.chown(path, *(owner if path == home else (0, owner[1])))
     unit = _unit(instance, host, schema, launch)
     if instance.secrets:
         write_whole(folder / "secrets.yaml", secrets_text(instance.secrets), 0o600, owner)

@@ -25,7 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, last_lines, run, write_whole
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
+    Refused,
+    last_lines,
+    run,
+    write_whole,
+    writing_below,
+)
 
 LOCK_WAIT = 1800  # s: a first installation downloads up to 10 GB
 
@@ -99,11 +105,9 @@ def install(spec: ReleaseSpec, uv_version: str, environment: Mapping[str, str], 
     os.umask(0o022)  # the service user reads what root installs
     clean = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
     environment = {**clean, **environment}
-    try:
+    with writing_below(spec.root):
         spec.root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Refused(f"can not make {spec.root}: {error.strerror}; set sglang_install_root") from error
-    with _only_one(spec.root / "install.lock"):
+    with writing_below(spec.root), _only_one(spec.root / "install.lock"):
         record = read(spec.path)
         if record is not None:
             return record

@@ -47,18 +47,31 @@ class Run:
 def environment() -> dict[str, str]:
     """A newcomer's environment: nothing of the machine that the project could come to rely on."""
     kept = {name: os.environ[name] for name in ("HOME", "GPUOPS_LAB_DIR") if name in os.environ}
-    return {**kept, "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+    return {
+        **kept,
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "LANG": "C.UTF-8",
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
-def begin(*arguments: str, playbook: str = "deploy.yml", extra: Mapping[str, Any] | None = None) -> subprocess.Popen[str]:
+def begin(
+    *arguments: str, playbook: str = "deploy.yml", extra: Mapping[str, Any] | None = None
+) -> subprocess.Popen[str]:
     """Start ansible-playbook as an operator does in the checkout."""
     words = [str(PLAYBOOK), playbook, *arguments]
     if extra is not None:
         words += ["--extra-vars", json.dumps(extra)]
     return subprocess.Popen(
-        words, cwd=PROJECT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-        text=True, start_new_session=True,
-    )  # fmt: skip
+        words,
+        cwd=PROJECT,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def deploy(*arguments: str, playbook: str = "deploy.yml", extra: Mapping[str, Any] | None = None) -> Run:

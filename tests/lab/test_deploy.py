@@ -54,7 +54,9 @@ def test_check_mode_shows_exactly_the_changed_argument(deployed: None) -> None:
     run = deploy("-l", "ct129", "--check", "--diff", extra=with_args(max_total_tokens=2048))
     assert run.status == 0, run
     assert run.count("ct129", "changed") == 1
-    changes = [line for line in run.output.splitlines() if line.startswith(("+", "-")) and line[:3] not in ("+++", "---")]
+    changes = [
+        line for line in run.output.splitlines() if line.startswith(("+", "-")) and line[:3] not in ("+++", "---")
+    ]
     assert changes == ["-    --max-total-tokens 4096 \\", "+    --max-total-tokens 2048 \\"]
     assert main_pid(container(129)) == before
 

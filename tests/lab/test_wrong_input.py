@@ -32,7 +32,10 @@ def instance(**changed: Any) -> dict[str, Any]:
         (with_args(max_running_requests="many"), "'max_running_requests' is 'many', but SGLang wants a whole number"),
         (with_args(port=1), "'port' is not an argument of an instance: set 'port' of the instance"),
         (with_args(api_key="x"), "move it to 'secrets' of the instance"),
-        ({"sglang_server_instances": [instance(model="/srv/lab/models/none")]}, "/srv/lab/models/none has no config.json"),
+        (
+            {"sglang_server_instances": [instance(model="/srv/lab/models/none")]},
+            "/srv/lab/models/none has no config.json",
+        ),
         ({"sglang_server_instances": [instance(port=22222)], "ansible_pct_vmid": 999}, "container 999"),
         ({"ansible_host": "10.98.0.250", "ansible_ssh_timeout": 3}, "10.98.0.250"),
     ],

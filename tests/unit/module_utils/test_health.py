@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import json
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -211,7 +212,21 @@ def test_a_server_on_ipv6(tmp_path: Path, answers: dict[str, Any], monkeypatch: 
     ],
 )
 def test_the_address_that_is_asked(host: str, url: str) -> None:
-    assert health._Server(host, 30000, None).url == url
+    assert health._Server(host, 30000, None, tls=False).url == url
+    assert health._Server(host, 30000, None, tls=True).url == url.replace("http:", "https:")
+
+
+def test_a_server_with_tls_is_asked_with_tls(deployment: Deployment, tmp_path: Path) -> None:
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    make += ["-days", "2", "-subj", "/CN=outer.example.com", "-keyout", key, "-out", certificate]
+    subprocess.run(make, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    deployment.server.socket = context.wrap_socket(deployment.server.socket, server_side=True)
+    deployment.record["args"]["ssl_certfile"] = certificate
+    deployment.server.bodies["/server_info"]["ssl_certfile"] = certificate
+    assert deployment.verify()["tokens"] == 8
 
 
 def test_a_model_that_does_not_generate_is_not_asked_for_tokens(deployment: Deployment) -> None:

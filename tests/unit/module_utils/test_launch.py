@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import pwd
 import re
@@ -238,8 +239,11 @@ def test_a_unit_changed_by_hand_differs(supervisor: Supervisor, host: Host, inst
 def test_a_service_of_that_name_that_is_not_ours(supervisor: Supervisor, host: Host, instance: Instance) -> None:
     (systemd.UNIT_FOLDER / "sglang-a.service").write_text("[Service]\nExecStart=/bin/x\n")
     compared = launches.compare(instance, host, SCHEMA)
-    assert compared.reasons == ("configuration differs",)
     assert compared.launch is None
+    with pytest.raises(
+        Refused, match=r"a unit sglang-a\.service that is not of this tool: remove it or rename the instance"
+    ):
+        launches.check(instance, host, SCHEMA)
 
 
 @pytest.mark.parametrize(
@@ -402,6 +406,33 @@ def test_a_user_that_is_not_there_is_named(supervisor: Supervisor, host: Host, i
     with pytest.raises(Refused, match="no user and group 'nobody-such'"):
         launches.start(instance, dataclasses.replace(host, user="nobody-such"), SCHEMA)
     assert supervisor.calls == []
+
+
+def test_a_launch_without_its_record_is_a_reason(supervisor: Supervisor, host: Host, instance: Instance) -> None:
+    launch = launches.start(instance, host, SCHEMA)
+    (launch_folder(host, launch) / "launch.json").unlink()
+    assert launches.compare(instance, host, SCHEMA).reasons == ("the launch has no record",)
+
+
+@pytest.mark.parametrize("path", ["/var/lib/my state", "/opt/100%", "/opt/$HOME", "relative"])
+def test_a_path_that_a_unit_would_misread_is_refused(
+    supervisor: Supervisor, host: Host, instance: Instance, path: str
+) -> None:
+    for changed in (dataclasses.replace(host, state=Path(path)), dataclasses.replace(host, release=Path(path))):
+        with pytest.raises(Refused, match="can not stand in a unit"):
+            launches.check(instance, changed, SCHEMA)
+
+
+def test_a_full_disk_is_named(
+    supervisor: Supervisor, host: Host, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(Refused, match=rf"can not write {host.folder('a')}: No space left on device; .* GiB free"):
+        launches.start(instance, host, SCHEMA)
+    assert systemd.read_unit("a") == ""
 
 
 def test_a_check_of_what_is_in_order(supervisor: Supervisor, host: Host, instance: Instance) -> None:

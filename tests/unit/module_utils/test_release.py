@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import fcntl
 import json
 import os
@@ -298,7 +299,16 @@ def test_a_root_that_can_not_be_made_is_named(lab: Lab) -> None:
     (lab.state / "log").write_text("")
     with pytest.raises(Refused) as caught:
         lab.install()
-    assert str(caught.value) == f"can not make {lab.spec.root}: Not a directory; set sglang_install_root"
+    assert str(caught.value).startswith(f"can not write {lab.spec.root}: Not a directory; ")
+
+
+def test_a_lock_on_a_full_disk_is_named(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(Refused, match=rf"can not write {lab.spec.root}: No space left on device; .* GiB free"):
+        lab.install()
 
 
 class Holder:
