@@ -62,6 +62,7 @@ def container(request: pytest.FixtureRequest) -> pct.Connection:
     return connect(request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipelining", [True, False], ids=["pipelined", "copied"])
 def test_ansibles_own_actions(tmp_path: Path, pipelining: bool) -> None:
     (tmp_path / "hosts.yml").write_text(

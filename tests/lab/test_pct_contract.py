@@ -19,6 +19,9 @@ from pathlib import Path
 
 import pytest
 
+# slow as a whole: who does not change the stand-in need not ask
+pytestmark = pytest.mark.slow
+
 LAB = Path(os.environ.get("GPUOPS_LAB_DIR", "/var/lib/gpuops-lab"))
 VMID = "190"
 ABSENT = "199"

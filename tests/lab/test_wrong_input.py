@@ -22,30 +22,41 @@ def instance(**changed: Any) -> dict[str, Any]:
     [
         ({"sglang_server_instances": [instance(model=None)]}, "instance 'tiny' has no model"),
         ({"sglang_server_instances": [instance(port=70000)]}, "instance 'tiny' has the port 70000"),
-        ({"sglang_server_instances": [instance(port=80)]}, "instance 'tiny' has the port 80"),
+        pytest.param(
+            {"sglang_server_instances": [instance(port=80)]}, "instance 'tiny' has the port 80", marks=pytest.mark.slow
+        ),
         (
             {"sglang_server_instances": [instance(), instance(name="other")]},
             "instance 'other' has the port 30000, which instance 'tiny' has too",
         ),
         ({"sglang_server_instances": [instance(name="Tiny!")]}, "has the name 'Tiny!'"),
         (with_args(max_running_request=8), "no option 'max_running_request'; did you mean 'max_running_requests'?"),
-        (with_args(max_running_requests="many"), "'max_running_requests' is 'many', but SGLang wants a whole number"),
-        (with_args(port=1), "'port' is not an argument of an instance: set 'port' of the instance"),
+        pytest.param(
+            with_args(max_running_requests="many"),
+            "'max_running_requests' is 'many', but SGLang wants a whole number",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            with_args(port=1),
+            "'port' is not an argument of an instance: set 'port' of the instance",
+            marks=pytest.mark.slow,
+        ),
         (with_args(api_key="x"), "move it to 'secrets' of the instance"),
-        (
+        pytest.param(
             {"sglang_server_instances": [instance(model="/srv/lab/models/none")]},
             "/srv/lab/models/none has no config.json",
+            marks=pytest.mark.slow,
         ),
         ({"sglang_server_instances": [instance(port=22222)], "ansible_pct_vmid": 999}, "container 999"),
-        ({"ansible_host": "10.98.0.250", "ansible_ssh_timeout": 3}, "10.98.0.250"),
+        pytest.param({"ansible_host": "10.98.0.250", "ansible_ssh_timeout": 3}, "10.98.0.250", marks=pytest.mark.slow),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_wrong_input(deployed: None, extra: dict[str, Any], said: str) -> None:
     run = deploy("-l", "ct129", extra=extra)
     assert run.status != 0
-    errors = [line for line in run.output.splitlines() if said in line]
-    assert errors, run
+    (error,) = run.errors
+    assert said in error, run
     assert run.count("ct129", "changed") == 0
     assert "Traceback" not in run.output
 
