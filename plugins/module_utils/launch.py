@@ -120,6 +120,8 @@ def compare(instance: Instance, host: Host, schema: Mapping[str, Any] | None) ->
         reasons.append("not installed")
     elif before != after:
         reasons.append("configuration differs")
+    if schema is None:
+        after += "# arguments: known when the release is installed\n"
     if launch and _secrets_in_place(host.folder(instance.name), launch) != secrets_text(instance.secrets):
         reasons.append("secrets differ")
         before += "# secrets: as they were\n"

@@ -62,6 +62,17 @@ def test_check_mode_shows_exactly_the_changed_argument(deployed: None) -> None:
     assert main_pid(container(129)) == before
 
 
+def test_check_mode_of_another_release_installs_nothing(deployed: None) -> None:
+    before = main_pid(container(129))
+    run = deploy("-l", "ct129", "--check", "--diff", extra={"sglang_install_version": "0.5.22"})
+    assert run.status == 0, run
+    assert run.count("ct129", "changed") == 2
+    assert "+SGLang 0.5.22" in run.output
+    assert "+# arguments: known when the release is installed" in run.output
+    assert main_pid(container(129)) == before
+    assert container(129).run("ls -d /opt/sglang/releases/0.5.22*").stdout == ""
+
+
 @pytest.mark.slow
 def test_the_server_comes_back_after_kill_9(ct130: Host) -> None:
     before = main_pid(ct130)

@@ -408,6 +408,13 @@ def test_a_user_that_is_not_there_is_named(supervisor: Supervisor, host: Host, i
     assert supervisor.calls == []
 
 
+def test_what_can_not_be_known_before_the_release_is_said(
+    supervisor: Supervisor, host: Host, instance: Instance
+) -> None:
+    assert "# arguments: known when the release is installed" in launches.compare(instance, host, None).after
+    assert "# arguments" not in launches.compare(instance, host, SCHEMA).after
+
+
 def test_a_launch_without_its_record_is_a_reason(supervisor: Supervisor, host: Host, instance: Instance) -> None:
     launch = launches.start(instance, host, SCHEMA)
     (launch_folder(host, launch) / "launch.json").unlink()
