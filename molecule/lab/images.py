@@ -14,7 +14,7 @@ import os
 import shutil
 from pathlib import Path
 
-from paths import IMAGES, run
+from paths import IMAGES, RUN, put, run
 
 SUITE = "bookworm"  # SGLang 0.5.23 wants Python 3.11 or newer, and glibc 2.34
 BASE_PACKAGES = (
@@ -32,6 +32,7 @@ BASE_PACKAGES = (
 NODE_PACKAGES = ("lxc", "lxc-templates", "uidmap", "iputils-ping")
 ID_SHIFT = 100000
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+IN_USE = RUN / "images"  # the key of the images that the machines were started from
 # Units that cost boot time or report 'degraded' in a container and that nothing here needs.
 MASKED_UNITS = (
     "lxc.service",
@@ -50,9 +51,13 @@ MASKED_UNITS = (
 )
 
 
-def build_images(may_remove_old: bool) -> dict[str, Path]:
-    """Return the folder of each image by name, building those that are missing (about 100 s for all)."""
-    folder = IMAGES / _key()
+def build_images() -> dict[str, Path]:
+    """Return the folder of each image by name, building those that are missing (about 100 s for all).
+
+    From its first start until `down` a lab keeps its images, since what the machines wrote lies over them.
+    """
+    key = _key_in_use() or _key()
+    folder = IMAGES / key
     images = {name: folder / name for name in ("base", "base-u", "node")}
     for name, build in (("base", _build_base), ("base-u", _build_shifted), ("node", _build_node)):
         if not images[name].is_dir():
@@ -63,10 +68,17 @@ def build_images(may_remove_old: bool) -> dict[str, Path]:
             partial.mkdir(parents=True)
             build(partial, images)
             partial.rename(images[name])
+    put(IN_USE, key.encode())
     for old in IMAGES.iterdir():
-        if may_remove_old and old != folder:
+        if old != folder:
             shutil.rmtree(old)
     return images
+
+
+def _key_in_use() -> str:
+    """Return the recorded key, empty if there is none or its images are gone."""
+    key = IN_USE.read_text() if IN_USE.exists() else ""
+    return key if (IMAGES / key).is_dir() else ""
 
 
 def _key() -> str:
@@ -145,11 +157,16 @@ def _build_node(target: Path, images: dict[str, Path]) -> None:
 
 
 def _sources() -> list[str]:
-    """Return apt source lines for SUITE on the mirror that this machine uses; empty for mmdebstrap's own default."""
+    """Return apt source lines for SUITE on the mirror that this machine uses; empty for mmdebstrap's own default.
+
+    Only http sources are taken: the mirror+file: of Debian's cloud images names a file that mmdebstrap does not see.
+    """
     listing = run("apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME)", "Created-By: Packages").stdout
     mirrors = {codename: uri.rstrip("/") for uri, codename in (line.rsplit(" ", 1) for line in listing.splitlines())}
     lines = []
     for codename, uri in mirrors.items():
+        if not uri.startswith(("http://", "https://")):
+            continue
         if codename in ("bookworm", "trixie"):
             lines += [f"deb {uri} {SUITE} main", f"deb {uri} {SUITE}-updates main"]
         elif codename in ("bookworm-security", "trixie-security"):

@@ -25,11 +25,12 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from images import build_images
+from images import CA_BUNDLE, build_images
 from machines import CONTAINERS, LXC_PATH, RENTAL_PORT, is_running, start, stop
 from paths import (
     BRIDGE,
@@ -47,6 +48,7 @@ from paths import (
     SOURCE,
     SSH,
     LabError,
+    put,
     run,
 )  # fmt: skip
 
@@ -59,6 +61,8 @@ TOOLS = {
     "ssh": "openssh-client",
     "ip": "iproute2",
 }
+LXC_SERVICES = ("lxc-net.service", "lxc.service")
+SYSTEMD = Path("/run/systemd/system")  # exists where systemd is PID 1
 PROXY_CONFIG = RUN / "tinyproxy.conf"
 PROXY_PID = RUN / "tinyproxy.pid"
 
@@ -68,7 +72,7 @@ def up() -> None:
     _install_tools()
     for folder in (IMAGES, SHARE, RUN, SSH, LXC_PATH):
         folder.mkdir(parents=True, exist_ok=True)
-    images = build_images(may_remove_old=not (is_running(NODE) or is_running(RENTAL)))
+    images = build_images()
     _fill_share()
     _ssh_files(images["base"])
     _network()
@@ -115,12 +119,31 @@ def ssh(*words: str) -> None:
 
 
 def _install_tools() -> None:
-    missing = sorted({package for command, package in TOOLS.items() if not shutil.which(command)})
-    if missing:
-        print(f"lab: installing {', '.join(missing)}", flush=True)
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        run("apt-get", "update", env=environment)
-        run("apt-get", "install", "-y", "--no-install-recommends", *missing, env=environment)
+    missing = {package for command, package in TOOLS.items() if not shutil.which(command)}
+    if not CA_BUNDLE.exists():
+        missing.add("ca-certificates")
+    if not missing:
+        return
+    print(f"lab: installing {', '.join(sorted(missing))}", flush=True)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    run("apt-get", "update", env=environment)
+    with _lxc_services_kept_off() if "lxc" in missing else nullcontext():
+        run("apt-get", "install", "-y", "--no-install-recommends", *sorted(missing), env=environment)
+
+
+@contextmanager
+def _lxc_services_kept_off() -> Iterator[None]:
+    """While lxc is installed and from then on; its network would forward and translate packets of the whole machine."""
+    if not SYSTEMD.exists():
+        yield
+        return
+    run("systemctl", "mask", "--runtime", *LXC_SERVICES)
+    try:
+        yield
+    finally:
+        run("systemctl", "unmask", "--runtime", *LXC_SERVICES)
+        if shutil.which("lxc-start"):
+            run("systemctl", "disable", *LXC_SERVICES)
 
 
 def _fill_share() -> None:
@@ -130,18 +153,11 @@ def _fill_share() -> None:
         *(SOURCE / "standins/perl5").rglob("*.pm"),
         SOURCE / "speed/sitecustomize.py",
     ):
-        _replace(SHARE / source.relative_to(SOURCE), source.read_bytes(), source.stat().st_mode & 0o777)
-    run(sys.executable, SOURCE / "wheels.py", SHARE / "wheels")
-    run(sys.executable, SOURCE / "tiny_model.py", SHARE / "models/tiny-qwen3")
+        put(SHARE / source.relative_to(SOURCE), source.read_bytes(), source.stat().st_mode & 0o777)
+    for script, folder in (("wheels.py", "wheels"), ("tiny_model.py", "models/tiny-qwen3")):
+        done = run(sys.executable, SOURCE / script, SHARE / folder).stdout
+        print(textwrap.indent(done, "lab: "), end="", flush=True)
     (SHARE / "uvcache").mkdir(exist_ok=True)
-
-
-def _replace(path: Path, content: bytes, mode: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(content)
-    partial.chmod(mode)
-    partial.rename(path)
 
 
 def _ssh_files(base: Path) -> None:
@@ -264,8 +280,8 @@ def main(arguments: list[str]) -> int:
     if os.geteuid() != 0:
         print("lab: needs root: it starts containers and makes a network bridge", file=sys.stderr)
         return 1
-    ROOT.mkdir(parents=True, exist_ok=True)
     try:
+        ROOT.mkdir(parents=True, exist_ok=True)
         if arguments[0] in ("up", "down", "purge"):
             with (ROOT / "lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -274,6 +290,10 @@ def main(arguments: list[str]) -> int:
             COMMANDS[arguments[0]](*arguments[1:])
     except LabError as problem:
         print(f"lab: {problem}", file=sys.stderr)
+        return 1
+    except OSError as problem:
+        # a full disk names no file; what the lab writes lies in its folder
+        print(f"lab: {problem.filename or ROOT}: {problem.strerror or problem}", file=sys.stderr)
         return 1
     return 0
 

@@ -12,7 +12,20 @@ import shutil
 import textwrap
 from pathlib import Path
 
-from paths import BRIDGE, HOST_ADDRESS, NETMASK, NODE, NODE_ADDRESS, RENTAL, RENTAL_ADDRESS, RUN, SHARE, SSH, run
+from paths import (
+    BRIDGE,
+    HOST_ADDRESS,
+    NETMASK,
+    NETWORK,
+    NODE,
+    NODE_ADDRESS,
+    RENTAL,
+    RENTAL_ADDRESS,
+    RUN,
+    SHARE,
+    SSH,
+    run,
+)  # fmt: skip
 
 LXC_PATH = RUN / "lxc"
 CONTAINERS = {129: "unprivileged", 130: "privileged"}
@@ -123,7 +136,7 @@ def _prepare_node(delta: Path) -> None:
             hostname: ct{vmid}
             memory: 8192
             mp0: /srv/lab,mp=/srv/lab
-            net0: name=eth0,bridge=vmbr0,gw={HOST_ADDRESS},ip=10.98.0.{vmid}/{NETMASK},type=veth
+            net0: name=eth0,bridge=vmbr0,gw={HOST_ADDRESS},ip={NETWORK}.{vmid}/{NETMASK},type=veth
             onboot: 1
             ostype: debian
             rootfs: lab:{"base-u" if kind == "unprivileged" else "base"},size=8G

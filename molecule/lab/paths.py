@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpuops contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Names, addresses and folders of the lab: the only place that knows them."""
+"""Names, addresses and folders of the lab; inventories and tests repeat the addresses, as an operator's would."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ RUN = ROOT / "run"  # what the running machines wrote, removed by `down`
 SSH = ROOT / "ssh"
 
 BRIDGE = "gpuopsbr0"
-HOST_ADDRESS = "10.98.0.1"
-NODE_ADDRESS = "10.98.0.5"
-RENTAL_ADDRESS = "10.98.0.40"
+NETWORK = "10.98.0"  # the first three numbers of every address; a container's last one is its id
 NETMASK = "24"
+HOST_ADDRESS = f"{NETWORK}.1"
+NODE_ADDRESS = f"{NETWORK}.5"
+RENTAL_ADDRESS = f"{NETWORK}.40"
 PROXY_PORT = 3128
 
 NODE = "gpuops-kpro5"
@@ -45,3 +46,15 @@ def run(*argv: str | Path, check: bool = True, **kwargs: object) -> subprocess.C
         words = (done.stderr or done.stdout).strip().splitlines()[-5:]
         raise LabError(f"{' '.join(done.args[:6])} ... exited {done.returncode}: {' | '.join(words)}")
     return done
+
+
+def put(path: Path, data: bytes, mode: int = 0o644) -> bool:
+    """Write data to path unless it is there already; True if it was written. A reader never sees half of it."""
+    if path.exists() and path.read_bytes() == data and path.stat().st_mode & 0o7777 == mode:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_bytes(data)
+    partial.chmod(mode)
+    partial.replace(path)
+    return True

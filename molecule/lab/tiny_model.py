@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
+
+from paths import put
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 # Every row of the embedding is a token, so that whatever a random model answers can be written as text.
@@ -128,26 +128,16 @@ def files(name: str) -> dict[str, bytes]:
     return result
 
 
-def put(path: Path, data: bytes) -> None:
-    """Write data to path unless it is there already. A reader never sees half of it."""
-    if path.exists() and path.read_bytes() == data:
-        return
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(data)
-    os.chmod(temporary, 0o644)
-    os.replace(temporary, path)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dest", type=Path, help="folder of the model; made if it is missing")
     parser.add_argument("--name", help="name written into config.json; the folder's own name if left out")
     arguments = parser.parse_args()
     dest: Path = arguments.dest
-    dest.mkdir(parents=True, exist_ok=True)
-    for name, data in files(arguments.name or dest.resolve().name).items():
-        put(dest / name, data)
+    model: str = arguments.name or dest.resolve().name
+    written = [name for name, data in files(model).items() if put(dest / name, data)]
+    if written:
+        print(f"made the model {model}: {', '.join(written)}")
     return 0
 
 

@@ -22,6 +22,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from paths import put
+
 STANDINS = Path(__file__).resolve().parent / "standins"
 # The oldest time that a zip archive can hold, so that equal sources give equal bytes.
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -58,20 +60,8 @@ def wheel_bytes(name: str, version: str, requires: tuple[str, ...], source: Path
     return buffer.getvalue()
 
 
-def put(path: Path, data: bytes) -> bool:
-    """Write data to path unless it is there already; True if it was written. A reader never sees half of it."""
-    if path.exists() and path.read_bytes() == data:
-        return False
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(data)
-    os.chmod(temporary, 0o644)
-    os.replace(temporary, path)
-    return True
-
-
-def local_torch(dest: Path) -> str:
-    """Copy a local wheel of torch into dest if pip offers one; what was done, or why not, empty if it is there."""
+def copy_local_torch(dest: Path) -> str:
+    """Copy a local wheel of torch into dest if pip offers one; return why there is none, else nothing."""
     if any(dest.glob(f"torch-{TORCH}*.whl")):
         return ""
     with tempfile.TemporaryDirectory(dir=dest, prefix=".torch-") as folder:
@@ -83,9 +73,9 @@ def local_torch(dest: Path) -> str:
         for wheel in Path(folder).glob("torch-*.whl"):
             wheel.chmod(0o644)
             os.replace(wheel, dest / wheel.name)
-            return f"copied {wheel.name}"
-    reason = (pip.stderr.strip().splitlines() or ["pip found nothing"])[-1]
-    return f"no local torch {TORCH} ({reason}): the installation takes the index's own, 2.3 GB with its libraries"
+            print(f"copied {wheel.name}")
+            return ""
+    return (pip.stderr.strip().splitlines() or ["pip found nothing"])[-1]
 
 
 def main() -> int:
@@ -93,12 +83,16 @@ def main() -> int:
     parser.add_argument("dest", type=Path, help="folder for the wheels; made if it is missing")
     dest: Path = parser.parse_args().dest
     dest.mkdir(parents=True, exist_ok=True)
+    packed = False
     for name, (version, requires) in PACKAGES.items():
         path = dest / f"{name}-{version}-py3-none-any.whl"
         if put(path, wheel_bytes(name, version, requires, STANDINS / name)):
             print(f"packed {path.name}")
-    if torch := local_torch(dest):
-        print(torch)
+            packed = True
+    reason = copy_local_torch(dest)
+    if reason and packed:
+        # said once, not at every start of the lab
+        print(f"no local torch {TORCH} ({reason}): the installation takes the index's own, 2.3 GB with its libraries")
     return 0
 
 

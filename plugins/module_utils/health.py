@@ -59,9 +59,9 @@ def verify(state: Path, instance: str, timeout: int) -> dict[str, Any]:
     schema = releases.schema(Path(record["release"]))
     if schema is None:
         raise Refused(f"instance '{instance}': its release {record['release']} is damaged or gone: deploy it again")
-    key = launches.secret_of(state, instance, launch, "api_key")
-    server = _Server(record["host"], record["port"], key, tls="ssl_certfile" in record["args"])
-    identity = _wait(record, server, timeout)
+    secrets = launches.secrets_of(state, instance, launch)
+    server = _Server(record, secrets.get("api_key"))
+    identity = _wait(record, secrets, server, timeout)
 
     model = server.ask("/model_info")
     if model.get("weight_version") != launch:
@@ -98,9 +98,11 @@ def verify(state: Path, instance: str, timeout: int) -> dict[str, Any]:
 class _Server:
     """HTTP to one address of this host, never through a proxy."""
 
-    def __init__(self, host: str, port: int, key: str | None, tls: bool) -> None:
-        local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-        self.url = f"{'https' if tls else 'http'}://{f'[{local}]' if ':' in local else local}:{port}"
+    def __init__(self, record: Mapping[str, Any], key: str | None) -> None:
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(record["host"], record["host"])
+        scheme = "https" if record["args"].get("ssl_certfile") else "http"
+        self.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{record['port']}"
+        self.launch = f"instance '{record['instance']}', launch {record['launch']}"
         self.headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
         # whose socket it is has been proved; a certificate for the outer name says nothing of a loopback address
         anyone = urllib.request.HTTPSHandler(context=ssl._create_unverified_context())
@@ -114,9 +116,9 @@ class _Server:
             with self.opener.open(request, timeout=HTTP_TIMEOUT) as answer:
                 content: dict[str, Any] = json.loads(answer.read())
         except urllib.error.HTTPError as error:
-            raise Unhealthy(f"{self.url}{path} answers {error.code} {error.reason}") from error
+            raise Unhealthy(f"{self.launch}: {self.url}{path} answers {error.code} {error.reason}") from error
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise Unhealthy(f"{self.url}{path} gives no answer: {error}") from error
+            raise Unhealthy(f"{self.launch}: {self.url}{path} gives no answer: {error}") from error
         return content
 
     def is_up(self) -> bool:
@@ -128,16 +130,18 @@ class _Server:
             return False
 
 
-def _wait(record: Mapping[str, Any], server: _Server, timeout: int) -> systemd.Identity:
+def _wait(record: Mapping[str, Any], secrets: Mapping[str, str], server: _Server, timeout: int) -> systemd.Identity:
     instance, launch, port = record["instance"], record["launch"], record["port"]
     end = time.monotonic() + timeout
-    restarts = systemd.identity(instance).restarts
+    first = identity = systemd.identity(instance)
     while True:
-        identity = systemd.identity(instance)
-        if identity.active not in ("active", "reloading") or identity.restarts > restarts:
-            raise Unhealthy(_ended(record, identity))
+        # a look at a server's health may take longer than systemd needs to start the next process
+        if identity.active not in ("active", "reloading") or identity.restarts > first.restarts:
+            ended = first.invocation if first.active == "active" else ""
+            ended = ended or systemd.last_invocation(instance, record["started"]) or identity.invocation
+            raise Unhealthy(_ended(record, identity, _evidence(secrets, ended)))
         running = systemd.running_launch(identity.main_pid)
-        if running is not None and running != launch:
+        if running not in (None, launch):
             raise Unhealthy(
                 f"instance '{instance}': process {identity.main_pid} is launch {running}, not {launch}: deploy again"
             )
@@ -148,35 +152,36 @@ def _wait(record: Mapping[str, Any], server: _Server, timeout: int) -> systemd.I
                 f"instance '{instance}': port {port} is held by {strangers[0].label}, "
                 f"which is not of {systemd.unit_name(instance)}: end it, then deploy again"
             )
-        if owners and server.is_up():
+        if running and owners and server.is_up():
             return identity
         if time.monotonic() > end:
             raise Unhealthy(
                 f"instance '{instance}', launch {launch}: not healthy after {timeout} s, process {identity.main_pid} "
-                f"still runs. {_evidence(record, identity.invocation)}"
+                f"still runs. {_evidence(secrets, identity.invocation)}"
                 "\nIf it still loads, raise sglang_health_timeout."
             )
         time.sleep(POLL)
+        identity = systemd.identity(instance)
 
 
-def _ended(record: Mapping[str, Any], identity: systemd.Identity) -> str:
-    instance = record["instance"]
-    invocation = systemd.last_invocation(instance, record["started"]) or identity.invocation
+def _ended(record: Mapping[str, Any], identity: systemd.Identity, evidence: str) -> str:
     end = identity.exit_status or identity.result
     state = f"{identity.active} ({identity.sub}), {end}, {identity.restarts} restarts"
-    evidence = _evidence(record, invocation)
-    return f"instance '{instance}', launch {record['launch']}: the server ended: {state}. {evidence}"
+    return f"instance '{record['instance']}', launch {record['launch']}: the server ended: {state}. {evidence}"
 
 
-def _evidence(record: Mapping[str, Any], invocation: str) -> str:
-    lines = [_masked(line) for line in systemd.log(invocation, EVIDENCE_LINES)] or ["(it wrote nothing)"]
+def _evidence(secrets: Mapping[str, str], invocation: str) -> str:
+    lines = [_masked(line, secrets) for line in systemd.log(invocation, EVIDENCE_LINES)] or ["(it wrote nothing)"]
     whole = f"journalctl _SYSTEMD_INVOCATION_ID={invocation}"
     return f"The end of this launch's own log (all of it: {whole}):\n  " + "\n  ".join(lines)
 
 
-def _masked(line: str) -> str:
+def _masked(line: str, secrets: Mapping[str, str]) -> str:
     """SGLang logs all its arguments once, keys included: leave such a line out of a report."""
-    secret = any(name in line.replace("-", "_") for name in SECRET)
+    names = (*SECRET, *(name for name in secrets if not name.isupper()))  # a variable's name may be in a hint
+    named = any(name in line.replace("-", "_") for name in names)
+    parts = [part for value in secrets.values() for part in value.splitlines() if part.strip()]
+    secret = named or any(part in line for part in parts)
     return "(a line with secrets was left out)" if secret else line[:400]
 
 

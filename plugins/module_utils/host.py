@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -47,6 +49,32 @@ def writing_below(place: Path) -> Iterator[None]:
         free = shutil.disk_usage(present).free / 2**30
         where = error.filename or place
         raise Refused(f"can not write {where}: {error.strerror}; {present} has {free:.2f} GiB free") from error
+
+
+@contextlib.contextmanager
+def only_one(path: Path, what: str, wait: int) -> Iterator[None]:
+    """Hold the lock `path`, which names its holder, or wait at most `wait` s for the process that holds it."""
+    with path.open("a+", encoding="utf-8") as lock:
+        end = time.monotonic() + wait
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    lock.seek(0)
+                    raise Refused(f"process {lock.read().strip()} still {what}: wait for it or end it first") from None
+                time.sleep(0.2)
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield
+
+
+def require_root() -> None:
+    """Raise Refused where this process is not root's."""
+    if os.geteuid() != 0:
+        raise Refused(f"needs root on this host, not user id {os.geteuid()}: log in as root or set become")
 
 
 def run(

@@ -6,20 +6,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+KEYS = ("name", "model", "host", "port", "gpus", "args", "env", "secrets")
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
-def instance_problems(instances: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return one sentence for each thing that must be corrected in `sglang_server_instances`, if any."""
+def instance_problems(instances: Any) -> list[str]:
+    """Return one sentence for each thing that must be corrected in `sglang_server_instances`, if any.
+
+    Values are told only where they can not be a secret.
+    """
+    if not isinstance(instances, list):
+        kind = type(instances).__name__
+        return [f"sglang_server_instances is of the type {kind}: write a list with one mapping for each instance"]
     problems: list[str] = []
     names: dict[str, int] = {}
     ports: dict[int, str] = {}
     for position, instance in enumerate(instances, start=1):
         if not isinstance(instance, Mapping):
-            problems.append(f"instance {position} is {instance!r}: write a mapping with name, model and port")
+            kind = type(instance).__name__
+            problems.append(f"instance {position} is of the type {kind}: write a mapping with name, model and port")
             continue
         name = str(instance.get("name") or "")
         label = f"instance '{name}'" if name else f"instance {position}"
@@ -28,6 +36,8 @@ def instance_problems(instances: Sequence[Mapping[str, Any]]) -> list[str]:
         elif name in names:
             problems.append(f"{label} is there twice (entries {names[name]} and {position}): rename one")
         names.setdefault(name, position)
+        for key in sorted(str(key) for key in instance if key not in KEYS):
+            problems.append(f"{label} has a key '{key}': it may have {', '.join(KEYS)}")
         if not instance.get("model"):
             problems.append(f"{label} has no model: set 'model' to a directory or a hub id")
         port = _port(instance.get("port"))

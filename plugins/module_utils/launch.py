@@ -3,17 +3,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A launch: one start of an instance, with an id that the unit, the process and the server's answers carry.
 
-    STATE/INSTANCE/                       home and caches of the server
-    STATE/INSTANCE/launches/ID/launch.json   what was asked and what became of it
-    STATE/INSTANCE/launches/ID/secrets.yaml  SGLang's --config file, readable by the service user only
+    STATE/INSTANCE/home/                     the server's; nothing in it is believed
+    STATE/INSTANCE/launches/ID/launch.json   what was asked
     STATE/INSTANCE/launches/ID/unit          the unit file as it was
+    STATE/INSTANCE/launches/ID/secrets.yaml  SGLang's --config file, readable by the service user only
+    STATE/INSTANCE/launches/ID/secrets.env   secret variables, read by systemd before it gives up root
 
 The unit file in place says which launch is wanted; the environment of the running process says which one runs.
 """
 
 from __future__ import annotations
 
-import grp
 import json
 import os
 import pwd
@@ -33,7 +33,13 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import (
     secrets_text,
     to_argv,
 )
-from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, write_whole, writing_below
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
+    Refused,
+    last_lines,
+    run,
+    write_whole,
+    writing_below,
+)
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
 KEPT_LAUNCHES = 5
@@ -52,7 +58,26 @@ class Instance:
     gpus: tuple[int, ...]
     args: Mapping[str, Any]
     env: Mapping[str, str]
-    secrets: Mapping[str, str]
+    secrets: Mapping[str, str]  # options of SGLang, and in capitals environment variables
+
+    @property
+    def secret_options(self) -> dict[str, str]:
+        """The secrets that are options of SGLang."""
+        return {name: value for name, value in self.secrets.items() if not name.isupper()}
+
+    @property
+    def secret_env(self) -> dict[str, str]:
+        """The secrets that are environment variables."""
+        return {name: value for name, value in self.secrets.items() if name.isupper()}
+
+    @property
+    def secret_files(self) -> dict[str, str]:
+        """File name and content of the secrets of each kind; a kind without secrets has no file."""
+        files = {
+            "secrets.yaml": secrets_text(self.secret_options),
+            "secrets.env": systemd.environment_file(self.secret_env),
+        }
+        return {name: text for name, text in files.items() if text}
 
 
 @dataclass(frozen=True)
@@ -63,9 +88,13 @@ class Host:
     user: str
     state: Path
 
-    def folder(self, instance: str) -> Path:
-        """The home of an instance."""
-        return self.state / instance
+    def home(self, instance: str) -> Path:
+        """The only folder of an instance that its server may write to."""
+        return self.state / instance / "home"
+
+    def launch_folder(self, instance: str, launch: str) -> Path:
+        """The folder of one launch."""
+        return self.state / instance / "launches" / launch
 
 
 @dataclass(frozen=True)
@@ -84,14 +113,25 @@ def check(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> N
     if schema is not None:
         try:
             to_argv(instance.args, schema)
-        except ArgumentProblem as problem:
-            raise Refused(f"{where}: {problem}") from problem
-        problems = secret_problems(instance.secrets, schema)
+        except ArgumentProblem as refused:
+            raise Refused(f"{where}: {refused}") from refused
+        problems = secret_problems(instance.secret_options, schema)
         if problems:
             raise Refused(f"{where}: {'; '.join(problems)}")
-    variables = [systemd.variable_problem(name, value) for name, value in sorted(instance.env.items())]
-    if any(variables):
-        raise Refused(f"{where}: {'; '.join(filter(None, variables))}")
+    twice = instance.secrets.keys() & {*instance.args, *instance.env}
+    if twice:
+        raise Refused(f"{where}: '{min(twice)}' is under 'secrets' and elsewhere too: keep the one under 'secrets'")
+    if instance.gpus and "CUDA_VISIBLE_DEVICES" in instance.env:
+        raise Refused(f"{where}: 'gpus' and CUDA_VISIBLE_DEVICES under 'env' say the same thing: keep 'gpus'")
+    places = {"env": instance.env, "secrets": instance.secret_env}
+    told = [
+        systemd.variable_problem(name, under[name], place) for place, under in places.items() for name in sorted(under)
+    ]
+    problems = [problem for problem in told if problem]
+    if problems:
+        raise Refused(f"{where}: {'; '.join(problems)}")
+    if _uid(host.user) == 0:
+        raise Refused(f"{where}: '{host.user}' is root: set sglang_server_user to a user of its own, which is created")
     if instance.model.startswith("/") and not Path(instance.model, "config.json").is_file():
         raise Refused(f"{where}: the model directory {instance.model} has no config.json: correct 'model' or mount it")
     for path in (host.release, host.state):
@@ -103,10 +143,15 @@ def check(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> N
         raise Refused(
             f"{where}: this host has a unit {name} that is not of this tool: remove it or rename the instance"
         )
-    ours = _identity(instance.name)
+    ours = systemd.identity(instance.name) if unit else None
     for listener in sockets.listeners(instance.port):
-        if not (ours and listener.in_cgroup(ours.cgroup)):
-            raise Refused(f"{where}: port {instance.port} is held by {listener.label}: end it or choose another port")
+        if ours and listener.in_cgroup(ours.cgroup):
+            continue
+        other = systemd.instance_in(listener.cgroups)
+        if other:
+            way = f"move that one first, or end it with 'systemctl disable --now {systemd.unit_name(other)}'"
+            raise Refused(f"{where}: port {instance.port} is held by instance '{other}' of this host: {way}")
+        raise Refused(f"{where}: port {instance.port} is held by {listener.label}: end it or choose another port")
 
 
 def compare(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> Comparison:
@@ -121,13 +166,16 @@ def compare(instance: Instance, host: Host, schema: Mapping[str, Any] | None) ->
     elif before != after:
         reasons.append("configuration differs")
     if schema is None:
-        after += "# arguments: known when the release is installed\n"
-    if launch and _secrets_in_place(host.folder(instance.name), launch) != secrets_text(instance.secrets):
-        reasons.append("secrets differ")
-        before += "# secrets: as they were\n"
-        after += "# secrets: changed\n"
+        # neither side has them, lest the diff tell that all of them go
+        before = _without_arguments(before)
+        after = _without_arguments(after) + "# arguments: compared when the release is installed\n"
     if launch:
-        if not (host.folder(instance.name) / "launches" / launch / "launch.json").is_file():
+        folder = host.launch_folder(instance.name, launch)
+        if _secrets_in_place(folder) != instance.secret_files:
+            reasons.append("secrets differ")
+            before += "# secrets: as they were\n"
+            after += "# secrets: changed\n"
+        if _read_record(folder) is None:
             reasons.append("the launch has no record")
         reasons += _process_reasons(instance.name, launch)
     return Comparison(tuple(reasons), launch, before, after)
@@ -136,20 +184,21 @@ def compare(instance: Instance, host: Host, schema: Mapping[str, Any] | None) ->
 def start(instance: Instance, host: Host, schema: Mapping[str, Any]) -> str:
     """Start a new launch of the instance in place of the running one and return its id."""
     launch = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + "-" + random.token_hex(3)
-    try:
-        owner = (pwd.getpwnam(host.user).pw_uid, grp.getgrnam(host.user).gr_gid)
-    except KeyError:
-        raise Refused(f"this host has no user and group '{host.user}': create it or set sglang_server_user") from None
-    home = host.folder(instance.name)
-    folder = home / "launches" / launch
-    with writing_below(home):
-        for path in (home, folder.parent, folder):
-            path.mkdir(parents=True, exist_ok=True)
+    user = _ensure_user(host.user)
+    folder, home = host.launch_folder(instance.name, launch), host.home(instance.name)
+    os.umask(0o022)
+    with writing_below(host.state):
+        host.state.mkdir(parents=True, exist_ok=True)
+        host.state.chmod(host.state.stat().st_mode | 0o755)  # the server must get to its home
+        # root's, so that a server can not put something else in place of what root writes and believes
+        for path, owner in ((home.parent, 0), (folder.parent, 0), (folder, 0), (home, user.pw_uid)):
+            path.mkdir(exist_ok=True)
             path.chmod(0o750)
-            os.chown(path, *(owner if path == home else (0, owner[1])))
+            os.chown(path, owner, user.pw_gid)
     unit = _unit(instance, host, schema, launch)
-    if instance.secrets:
-        write_whole(folder / "secrets.yaml", secrets_text(instance.secrets), 0o600, owner)
+    for name, text in instance.secret_files.items():
+        # SGLang itself reads its --config file; the variables are read by systemd
+        write_whole(folder / name, text, 0o600, (user.pw_uid if name == "secrets.yaml" else 0, user.pw_gid))
     write_whole(folder / "unit", unit, 0o640)
     record = {
         "launch": launch,
@@ -173,32 +222,33 @@ def record_of(state: Path, instance: str) -> dict[str, Any]:
     launch = systemd.launch_of(systemd.read_unit(instance))
     if launch is None:
         raise Refused(f"there is no unit of an instance '{instance}' on this host: deploy it first")
-    path = state / instance / "launches" / launch / "launch.json"
-    try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise Refused(f"the record {path} can not be read ({error}): deploy the instance again") from error
+    folder = state / instance / "launches" / launch
+    record = _read_record(folder)
+    if record is None:
+        raise Refused(f"the record {folder / 'launch.json'} is damaged or gone: deploy the instance again")
     return record
 
 
-def secret_of(state: Path, instance: str, launch: str, name: str) -> str | None:
-    """Return one secret of a launch, or None when it has none of that name."""
-    key = name.replace("_", "-") + ": "
-    lines = _secrets_in_place(state / instance, launch).splitlines()
-    return next((json.loads(line[len(key) :]) for line in lines if line.startswith(key)), None)
+def secrets_of(state: Path, instance: str, launch: str) -> dict[str, str]:
+    """Return the secrets of a launch: options of SGLang, and in capitals environment variables."""
+    files = _secrets_in_place(state / instance / "launches" / launch)
+    lines = [line.partition(": ") for line in files.get("secrets.yaml", "").splitlines()]
+    options = {name.replace("-", "_"): json.loads(value) for name, _colon, value in lines}
+    return {**options, **systemd.variables_of(files.get("secrets.env", ""))}
 
 
 def _unit(instance: Instance, host: Host, schema: Mapping[str, Any] | None, launch: str) -> str:
-    folder = host.folder(instance.name)
+    folder, home = host.launch_folder(instance.name, launch), str(host.home(instance.name))
     argv = [str(host.release / "venv/bin/python"), "-m", "sglang.launch_server"]
-    argv += ["--model-path", instance.model, "--host", instance.host, "--port", str(instance.port)]
-    argv += ["--weight-version", launch]
-    if instance.secrets:
-        argv += ["--config", str(folder / "launches" / launch / "secrets.yaml")]
     if schema is not None:
         argv += to_argv(instance.args, schema)
+    if instance.secret_options:
+        argv += ["--config", str(folder / "secrets.yaml")]
+    # last, so that one argument more or less is one line of a diff
+    argv += ["--model-path", instance.model, "--host", instance.host, "--port", str(instance.port)]
+    argv += ["--weight-version", launch]
     environment = {
-        "HOME": str(folder),
+        "HOME": home,
         "PATH": f"{host.release}/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         # SGLang's warm-up asks its own port, and would ask a proxy for it
         "NO_PROXY": "localhost,127.0.0.1,::1",
@@ -206,7 +256,17 @@ def _unit(instance: Instance, host: Host, schema: Mapping[str, Any] | None, laun
     if instance.gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, instance.gpus))
     environment.update(instance.env)
-    return systemd.unit_text(instance.name, launch, argv, environment, host.user, str(folder))
+    secret_env = str(folder / "secrets.env") if instance.secret_env else None
+    return systemd.unit_text(instance.name, launch, argv, environment, secret_env, host.user, home)
+
+
+def _without_arguments(unit: str) -> str:
+    """Leave out the lines of a unit that stand for `args`."""
+    own = ("    --config ", "    --model-path ", "    --host ", "    --port ", "    --weight-version ")
+    option = ("    --", '    "--')
+    return "".join(
+        line for line in unit.splitlines(keepends=True) if line.startswith(own) or not line.startswith(option)
+    )
 
 
 def _process_reasons(instance: str, launch: str) -> list[str]:
@@ -218,15 +278,34 @@ def _process_reasons(instance: str, launch: str) -> list[str]:
     return reasons if identity.enabled else [*reasons, "not enabled"]
 
 
-def _identity(instance: str) -> systemd.Identity | None:
-    return systemd.identity(instance) if systemd.read_unit(instance) else None
-
-
-def _secrets_in_place(folder: Path, launch: str) -> str:
+def _uid(user: str) -> int | None:
     try:
-        return (folder / "launches" / launch / "secrets.yaml").read_text(encoding="utf-8")
-    except OSError:
-        return ""
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return None
+
+
+def _ensure_user(user: str) -> pwd.struct_passwd:
+    """Return the service user, made without a password, a login or a home if there is none of that name."""
+    if _uid(user) is None:
+        make = ["useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", user]
+        done = run(make)
+        if done.returncode != 0:
+            raise Refused(f"can not make the user '{user}': {' | '.join(last_lines(done.stderr, 2))}")
+    return pwd.getpwnam(user)
+
+
+def _read_record(folder: Path) -> dict[str, Any] | None:
+    try:
+        record: dict[str, Any] = json.loads((folder / "launch.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record
+
+
+def _secrets_in_place(folder: Path) -> dict[str, str]:
+    # as bytes: reading text turns a carriage return into a line feed
+    return {path.name: path.read_bytes().decode() for path in sorted(folder.glob("secrets.*"))}
 
 
 def _prune(folder: Path, launch: str) -> None:

@@ -13,14 +13,12 @@ NAME holds a digest of the inputs, so changed inputs make another release beside
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from typing import Any
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
     Refused,
     last_lines,
+    only_one,
     run,
     write_whole,
     writing_below,
@@ -48,7 +47,7 @@ class ReleaseSpec:
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """Everything that decides the content of the release."""
+        """What decides the content of the release, apart from what the package index offers."""
         return {
             "requirement": f"sglang=={self.version}",
             "overrides": sorted(self.overrides),
@@ -84,7 +83,7 @@ def read(path: Path) -> dict[str, Any] | None:
         record = json.loads((path / "release.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return record if (path / "venv/bin/python").exists() and (path / "schema.json").exists() else None
+    return record if (path / "venv/bin/python").exists() and schema(path) is not None else None
 
 
 def schema(path: Path) -> dict[str, Any] | None:
@@ -107,7 +106,7 @@ def install(spec: ReleaseSpec, uv_version: str, environment: Mapping[str, str], 
     environment = {**clean, **environment}
     with writing_below(spec.root):
         spec.root.mkdir(parents=True, exist_ok=True)
-    with writing_below(spec.root), _only_one(spec.root / "install.lock"):
+    with writing_below(spec.root), only_one(spec.root / "install.lock", f"installs into {spec.root}", LOCK_WAIT):
         record = read(spec.path)
         if record is not None:
             return record
@@ -175,23 +174,3 @@ def _step(spec: ReleaseSpec, what: str, argv: Sequence[str], environment: Mappin
     free = shutil.disk_usage(spec.root).free / 2**30
     hint = f"; {spec.root} has {free:.1f} GiB free" if "No space left" in said or free < 1 else ""
     raise Refused(f"SGLang {spec.version}: {what} failed with exit status {done.returncode}: {said}{hint}")
-
-
-@contextmanager
-def _only_one(path: Path) -> Iterator[None]:
-    with path.open("a+", encoding="utf-8") as lock:
-        end = time.monotonic() + LOCK_WAIT
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    lock.seek(0)
-                    holder = lock.read().strip()
-                    raise Refused(f"process {holder} still installs into {path.parent}: end it first") from None
-                time.sleep(1)
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-        yield

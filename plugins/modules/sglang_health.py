@@ -86,7 +86,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.sglang.plugins.module_utils.health import Unhealthy, verify
-from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, require_root
 
 
 def main() -> None:
@@ -100,6 +100,10 @@ def main() -> None:
         supports_check_mode=True,
     )
     verdicts, failures = [], []
+    try:
+        require_root()
+    except Refused as refused:
+        module.fail_json(msg=str(refused))
     for name in module.params["instances"]:
         try:
             verdicts.append(verify(Path(module.params["state_dir"]), name, module.params["timeout"]))

@@ -85,12 +85,15 @@ packages:
 """
 
 import inspect
-import os
+import re
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.sglang.plugins.module_utils import release, schema_probe
-from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, require_root
+
+# the password of each address in e.g. a proxy, UV_INDEX (NAME=URL) or PIP_EXTRA_INDEX_URL (several)
+LOGIN = re.compile(r"://[^/\s:@]*:([^/\s]+)@")
 
 
 def main() -> None:
@@ -107,9 +110,11 @@ def main() -> None:
         supports_check_mode=True,
     )
     asked = module.params
-    if os.geteuid() != 0:
-        module.fail_json(msg=f"needs root on this host, not user id {os.geteuid()}: log in as root or set become")
+    environment = {name: str(value) for name, value in asked["environment"].items()}
+    # a proxy or an index may carry a login in its address
+    module.no_log_values.update(password for value in environment.values() for password in LOGIN.findall(value))
     try:
+        require_root()
         spec = release.ReleaseSpec(
             version=asked["version"],
             overrides=tuple(asked["overrides"]),
@@ -120,7 +125,6 @@ def main() -> None:
         found = release.read(spec.path)
         missing = found is None
         if missing and not module.check_mode:
-            environment = {name: str(value) for name, value in asked["environment"].items()}
             found = release.install(spec, asked["uv_version"], environment, inspect.getsource(schema_probe))
     except Refused as refused:
         module.fail_json(msg=str(refused))

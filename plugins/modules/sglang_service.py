@@ -50,7 +50,9 @@ options:
         type: dict
         default: {}
       secrets:
-        description: SGLang's options that nobody may read, for example C(api_key).
+        description:
+          - What nobody may read. A name in small letters is an option of SGLang, for example C(api_key); one in
+            capitals is an environment variable, for example C(HF_TOKEN).
         type: dict
         default: {}
   release:
@@ -58,7 +60,7 @@ options:
     type: path
     required: true
   user:
-    description: Unprivileged user that the servers run as.
+    description: Unprivileged user that the servers run as; made if it does not exist.
     type: str
     default: sglang
   state_dir:
@@ -107,10 +109,6 @@ instances:
       description: Why a new launch was started; empty when nothing differed.
       type: list
       elements: str
-differs:
-  description: Whether any instance was not as asked.
-  type: bool
-  returned: success
 unlisted:
   description: Instances of this host that are not in O(instances); they are left as they are.
   type: list
@@ -118,15 +116,16 @@ unlisted:
   returned: success
 """
 
-import os
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch, release
-from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, only_one, require_root
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import instance_problems
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
+LOCK = Path("/run/gpuops-sglang.lock")
+LOCK_WAIT = 180  # s: a server may take a minute to stop
 INSTANCE = {
     "name": {"type": "str", "required": True},
     "model": {"type": "str", "required": True},
@@ -139,9 +138,17 @@ INSTANCE = {
 }
 
 
+class _Module(AnsibleModule):
+    """A module whose arguments are not logged on the host; `no_log` of a module gives way to that of the task."""
+
+    def _log_invocation(self) -> None:
+        # secrets are masked by value there: one with a quote is written otherwise and missed
+        pass
+
+
 def main() -> None:
     """Check all, compare all, start what differs, report."""
-    module = AnsibleModule(
+    module = _Module(
         argument_spec={
             "instances": {"type": "list", "elements": "dict", "required": True, "options": INSTANCE},
             "release": {"type": "path", "required": True},
@@ -153,31 +160,33 @@ def main() -> None:
     asked = module.params
     host = launch.Host(Path(asked["release"]), asked["user"], Path(asked["state_dir"]))
     instances = [_instance(entry) for entry in asked["instances"]]
+    results, diff = [], []
     try:
         _check_host(asked["instances"])
-        schema = release.schema(host.release)
-        for instance in instances:
-            launch.check(instance, host, schema)
-        comparisons = [launch.compare(instance, host, schema) for instance in instances]
-        if schema is None and not module.check_mode:
-            raise Refused(f"there is no release in {host.release}: install it with sglang_release first")
-        results, diff = [], []
-        for instance, compared in zip(instances, comparisons):
-            launch_id = compared.launch
-            if compared.reasons and not module.check_mode:
-                launch_id = launch.start(instance, host, schema or {})
-            results.append({"name": instance.name, "launch": launch_id, "reasons": list(compared.reasons)})
-            if compared.before != compared.after:
-                unit = str(systemd.UNIT_FOLDER / systemd.unit_name(instance.name))
-                headers = {"before_header": unit, "after_header": unit}
-                diff.append({"before": compared.before, "after": compared.after, **headers})
+        # an interrupted deployment may still be at work here
+        with only_one(LOCK, "starts instances on this host", LOCK_WAIT):
+            schema = release.schema(host.release)
+            for instance in instances:
+                launch.check(instance, host, schema)
+            comparisons = [launch.compare(instance, host, schema) for instance in instances]
+            if schema is None and not module.check_mode:
+                raise Refused(f"there is no release in {host.release}: install it with sglang_release first")
+            for instance, compared in zip(instances, comparisons):
+                launch_id = compared.launch
+                if compared.reasons and not module.check_mode:
+                    launch_id = launch.start(instance, host, schema or {})
+                results.append({"name": instance.name, "launch": launch_id, "reasons": list(compared.reasons)})
+                if compared.before != compared.after:
+                    unit = str(systemd.UNIT_FOLDER / systemd.unit_name(instance.name))
+                    headers = {"before_header": unit, "after_header": unit}
+                    diff.append({"before": compared.before, "after": compared.after, **headers})
     except Refused as refused:
         module.fail_json(msg=str(refused))
     unlisted = sorted(set(systemd.installed_instances()) - {instance.name for instance in instances})
     for name in unlisted:
         module.warn(f"instance '{name}' is on this host but not in sglang_server_instances: it is left as it is")
-    differs = any(result["reasons"] for result in results)
-    module.exit_json(changed=differs, differs=differs, instances=results, unlisted=unlisted, diff=diff)
+    changed = any(result["reasons"] for result in results)
+    module.exit_json(changed=changed, instances=results, unlisted=unlisted, diff=diff)
 
 
 def _instance(entry: dict) -> launch.Instance:
@@ -195,8 +204,7 @@ def _instance(entry: dict) -> launch.Instance:
 
 
 def _check_host(instances: list) -> None:
-    if os.geteuid() != 0:
-        raise Refused(f"needs root on this host, not user id {os.geteuid()}: log in as root or set become")
+    require_root()
     if instances and not systemd.is_here():
         first = Path("/proc/1/comm").read_text().strip()
         raise Refused(f"the first process of this host is '{first}', not systemd: it can not supervise an instance")

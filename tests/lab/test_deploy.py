@@ -6,11 +6,22 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import uuid
 
 import pytest
 from pct_backend import container
-from playbook_runs import deploy, eventually, interrupted, lab_instances, lab_profile, with_args
+from playbook_runs import (
+    PROJECT,
+    Run,
+    deploy,
+    environment,
+    eventually,
+    interrupted,
+    lab_instances,
+    lab_profile,
+    with_args,
+)
 from testinfra.host import Host
 
 UNIT = "sglang-tiny.service"
@@ -68,7 +79,8 @@ def test_check_mode_of_another_release_installs_nothing(deployed: None) -> None:
     assert run.status == 0, run
     assert run.count("ct129", "changed") == 2
     assert "+SGLang 0.5.22" in run.output
-    assert "+# arguments: known when the release is installed" in run.output
+    assert "+# arguments: compared when the release is installed" in run.output
+    assert "    --device cpu" not in run.output
     assert main_pid(container(129)) == before
     assert container(129).run("ls -d /opt/sglang/releases/0.5.22*").stdout == ""
 
@@ -122,17 +134,26 @@ def test_a_port_that_a_stranger_holds_is_refused_with_its_name(ct130: Host) -> N
 
 @pytest.mark.slow
 def test_secrets_are_seen_nowhere(ct130: Host) -> None:
-    secret = "planted-7f3a9c-secret"
     (instance,) = lab_instances()
-    asked = {"sglang_server_instances": [{**instance, "secrets": {"api_key": secret}}]}
+    # quotes and backslashes are written otherwise in a Python or JSON text, where a mask would miss them
+    secrets = {"api_key": "planted-7f3a9c'\"\\key", "HF_TOKEN": "planted-7f3a9c'\"\\$token"}
+    asked = {"sglang_server_instances": [{**instance, "secrets": secrets}]}
     run = deploy("-l", "ct130", "--diff", "-vvv", extra=asked)
     assert run.status == 0, run
     shown = run.output.replace(json.dumps(asked), "")  # -vvv may repeat the command line that a test had to use
-    assert secret not in shown
+    assert "planted-7f3a9c" not in shown
     assert ct130.run("python3 -c %s http://127.0.0.1:30000/v1/models", GET).rc != 0, "the key is not asked for"
-    assert ct130.run("grep -rl %s /proc/%s/cmdline /etc/systemd", secret, str(main_pid(ct130))).stdout == ""
-    (place,) = ct130.check_output("grep -rl %s /var/lib/sglang", secret).split()
-    assert ct130.check_output("stat --format='%%a %%U' %s", place) == "600 sglang"
+    pid = str(main_pid(ct130))
+    found = ct130.run("grep -rl planted-7f3a9c /proc/%s/cmdline /etc /opt/sglang /var/lib/sglang /run", pid).stdout
+    assert sorted(path.rpartition("/")[2] for path in found.split()) == ["secrets.env", "secrets.yaml"]
+    for path, owner in zip(sorted(found.split()), ("root", "sglang")):
+        assert ct130.check_output("stat --format='%%a %%U' %s", path) == f"600 {owner}"
+    variables = ct130.check_output("cat /proc/%s/environ", pid).split("\0")
+    assert f"HF_TOKEN={secrets['HF_TOKEN']}" in variables
+    # SGLang itself logs its arguments; nothing else in the host's log may have them
+    logged = ct130.check_output("journalctl --no-pager --output=json").splitlines()
+    foreign = [line for line in logged if '"_SYSTEMD_UNIT":"sglang-tiny.service"' not in line]
+    assert len(foreign) > 10 and not any("planted-7f3a9c" in line for line in foreign)
 
 
 @pytest.mark.slow
@@ -145,6 +166,38 @@ def test_an_interrupted_start_is_repaired_by_the_next_run(ct130: Host, after: fl
     info = json.loads(ct130.check_output("python3 -c %s http://127.0.0.1:30000/server_info", GET))
     assert info["max_running_requests"] == 8
     assert deploy("-l", "ct130").count("ct130", "changed") == 0
+
+
+@pytest.mark.slow
+def test_the_demo_on_a_running_lab_changes_nothing(deployed: None) -> None:
+    done = subprocess.run(
+        [str(PROJECT / "bin/demo")],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    run = Run(done.returncode, done.stdout + done.stderr)
+    assert run.status == 0, run
+    assert run.count("ct129", "changed") == run.count("ct130", "changed") == 0
+
+
+def test_health_can_be_asked_alone(deployed: None) -> None:
+    run = deploy("-l", "kpro5", playbook="playbooks/health.yml")
+    assert run.status == 0, run
+    assert run.count("ct129", "changed") == 0
+    assert sum(line.split()[:2] == ["ct129", "tiny"] for line in run.output.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_what_a_server_writes_leads_root_nowhere(ct130: Host) -> None:
+    ct130.check_output("mkdir -p /root/victim && chmod 700 /root/victim")
+    asked = ct130.run(
+        "runuser -u sglang -- sh -c 'cd /var/lib/sglang/tiny && rm -rf launches; ln -s /root/victim launches'"
+    )
+    assert asked.rc != 0
+    assert ct130.file("/var/lib/sglang/tiny/launches").is_directory
 
 
 @pytest.mark.slow

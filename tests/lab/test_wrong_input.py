@@ -30,6 +30,7 @@ def instance(**changed: Any) -> dict[str, Any]:
             "instance 'other' has the port 30000, which instance 'tiny' has too",
         ),
         ({"sglang_server_instances": [instance(name="Tiny!")]}, "has the name 'Tiny!'"),
+        ({"sglang_server_instances": [instance(arg={})]}, "instance 'tiny' has a key 'arg': it may have name, model"),
         (with_args(max_running_request=8), "no option 'max_running_request'; did you mean 'max_running_requests'?"),
         pytest.param(
             with_args(max_running_requests="many"),
@@ -74,7 +75,10 @@ def test_a_bare_host_without_root_is_refused(deployed: None) -> None:
     assert "needs root on this host, not user id 65534: log in as root or set become" in run.output, run
 
 
-def test_an_instance_on_a_host_without_systemd_is_refused(deployed: None) -> None:
-    run = deploy("-l", "rental", "--check", extra={"sglang_server_instances": [TINY]})
+def test_an_instance_on_a_host_without_systemd_is_refused_before_anything(deployed: None) -> None:
+    # a release that is not there: nothing is installed for an instance that can not run
+    asked = {"sglang_server_instances": [TINY], "sglang_install_root": "/opt/unused"}
+    run = deploy("-l", "rental", extra=asked)
     assert run.status != 0
     assert "the first process of this host is 'start-machine', not systemd" in run.output, run
+    assert run.count("rental", "changed") == 0

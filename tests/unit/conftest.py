@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import subprocess
+import sys
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -161,3 +164,22 @@ def answers() -> dict[str, Any]:
     """Version -> path -> body, as real servers answered."""
     content: dict[str, Any] = json.loads((FIXTURES / "answers.json").read_text(encoding="utf-8"))
     return content
+
+
+RUN = """
+import sys
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.sglang.plugins.modules import {name} as module
+AnsibleModule.log = lambda self, text, log_args=None: print(text, log_args, file=sys.stderr)
+module.main()
+"""
+
+
+def run_module(name: str, asked: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Run a module as a process of its own: (its result, what it would log on the host)."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN.format(name=name)], input=json.dumps({"ANSIBLE_MODULE_ARGS": asked}),
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result, done.stderr

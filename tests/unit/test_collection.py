@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible.module_utils.basic import AnsibleModule
 
 ROOT = Path(__file__).parents[2]
 ROLES = sorted(path.parent.parent for path in ROOT.glob("roles/*/meta/argument_specs.yml"))
@@ -47,10 +48,10 @@ class Asked(Exception):
 
 
 def asked_of(module: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    def refuse(argument_spec: dict[str, Any], **_: Any) -> None:
+    def refuse(self: AnsibleModule, argument_spec: dict[str, Any], **_: Any) -> None:
         raise Asked(argument_spec)
 
-    monkeypatch.setattr(module, "AnsibleModule", refuse)
+    monkeypatch.setattr(AnsibleModule, "__init__", refuse)
     with pytest.raises(Asked) as caught:
         module.main()
     asked: dict[str, Any] = caught.value.args[0]

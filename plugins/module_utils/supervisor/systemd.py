@@ -19,6 +19,14 @@ LAUNCH_LINE = "# launch: "
 PROPERTIES = ("ActiveState", "SubState", "Result", "MainPID", "InvocationID", "ControlGroup", "UnitFileState",
               "NRestarts", "ExecMainStatus", "ExecMainCode")  # fmt: skip
 
+# exit statuses that systemd gives a process it could not start (systemd.exec(5)) -> what to do
+START_FAILURES = {
+    "200": "the server's home can not be entered: its user must be able to pass every folder above it",
+    "203": "the release's interpreter can not be run: its user must be able to pass every folder above it",
+    "217": "the user does not exist any more: deploy again",
+    "226": "this host allows no mount namespaces: in a Proxmox container run 'pct set VMID --features nesting=1'",
+}
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -46,9 +54,17 @@ def unit_name(instance: str) -> str:
 
 
 def unit_text(
-    instance: str, launch: str, argv: Sequence[str], environment: Mapping[str, str], user: str, folder: str
+    instance: str,
+    launch: str,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    secret_env: str | None,
+    user: str,
+    home: str,
 ) -> str:
-    """Return the unit file of one launch; `folder` is the only place that the server may write to, besides /tmp.
+    """Return the unit file of one launch; `home` is the only place that the server may write to, besides /tmp.
+
+    `secret_env` is the path of a file with more variables.
 
     Restart: an argument error (exit 2) or a failed resolution (exit 1) is not cured by a restart. A clean stop of
     SGLang up to 0.5.18 ends in a SIGKILL of itself. KillMode=mixed: SGLang drains only when its main process alone
@@ -56,6 +72,7 @@ def unit_text(
     """
     words = " \\\n    ".join(" ".join(map(quote_word, group)) for group in _by_option(argv))
     variables = "".join(f"Environment={quote_variable(name, environment[name])}\n" for name in sorted(environment))
+    variables += f"EnvironmentFile={secret_env}\n" if secret_env else ""
     return f"""\
 # Written by gpuops.sglang; a change by hand is undone by the next deploy.
 {LAUNCH_LINE}{launch}
@@ -69,8 +86,7 @@ StartLimitBurst=5
 [Service]
 Type=exec
 User={user}
-Group={user}
-WorkingDirectory={folder}
+WorkingDirectory={home}
 Environment=SGLANG_LAUNCH_ID={launch}
 {variables}ExecStart={words}
 Restart=on-failure
@@ -85,7 +101,7 @@ NoNewPrivileges=yes
 PrivateTmp=yes
 ProtectSystem=strict
 ProtectHome=read-only
-ReadWritePaths={folder}
+ReadWritePaths={home}
 
 [Install]
 WantedBy=multi-user.target
@@ -103,13 +119,25 @@ def quote_variable(name: str, value: str) -> str:
     return f'"{_escape(f"{name}={value}")}"'
 
 
-def variable_problem(name: str, value: str) -> str | None:
-    """Return why systemd would ignore or lose an environment variable, or None."""
+def environment_file(variables: Mapping[str, str]) -> str:
+    """Return the content of an EnvironmentFile= that gives exactly these variables (systemd.exec(5))."""
+    escapes = str.maketrans({letter: f"\\{letter}" for letter in '"\\`$'})
+    return "".join(f'{name}="{variables[name].translate(escapes)}"\n' for name in sorted(variables))
+
+
+def variables_of(content: str) -> dict[str, str]:
+    """Return the variables of what environment_file() wrote."""
+    found = re.findall(r'^(\w+)="((?:[^"\\]|\\.)*)"$', content, re.MULTILINE | re.DOTALL)
+    return {name: re.sub(r"\\(.)", r"\1", value, flags=re.DOTALL) for name, value in found}
+
+
+def variable_problem(name: str, value: str, place: str = "env") -> str | None:
+    """Return why systemd would ignore or lose an environment variable that is written under `place`, or None."""
     if name == "SGLANG_LAUNCH_ID":
-        return f"'{name}' under 'env' carries the launch id: delete it"
+        return f"'{name}' under '{place}' carries the launch id: delete it"
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        return f"'{name}' under 'env' is no name of a variable: use letters, digits and '_'"
-    return f"'{name}' under 'env' holds a NUL character: delete it" if "\0" in value else None
+        return f"'{name}' under '{place}' is no name of a variable: use letters, digits and '_'"
+    return f"'{name}' under '{place}' holds a NUL character: delete it" if "\0" in value else None
 
 
 def launch_of(text: str) -> str | None:
@@ -133,6 +161,12 @@ def installed_instances() -> list[str]:
     return [name for name in names if launch_of(read_unit(name))]
 
 
+def instance_in(cgroups: Sequence[str]) -> str | None:
+    """Return the instance of ours whose service has one of these control groups, or None."""
+    names = [name for cgroup in cgroups for name in re.findall(r"/sglang-([a-z0-9-]+)\.service(?:/|$)", cgroup)]
+    return next((name for name in names if launch_of(read_unit(name))), None)
+
+
 def start_launch(instance: str, text: str) -> None:
     """Install the unit, enable it, and replace the running process by one of this launch."""
     write_whole(UNIT_FOLDER / unit_name(instance), text)
@@ -140,7 +174,15 @@ def start_launch(instance: str, text: str) -> None:
     _systemctl("enable", "--quiet", unit_name(instance))
     # start limits of an earlier crash loop do not hold a new launch back
     run(["systemctl", "reset-failed", unit_name(instance)])
-    _systemctl("restart", unit_name(instance))
+    began = time.time()
+    if run(["systemctl", "restart", unit_name(instance)]).returncode != 0:
+        state = identity(instance)
+        number = state.exit_status.rpartition(" ")[2]
+        why = START_FAILURES.get(number, "systemd could not start it")
+        said = log(state.invocation or last_invocation(instance, began), 3)
+        how = state.exit_status or state.result
+        evidence = f". {' | '.join(said)}" if said else ""
+        raise Refused(f"{unit_name(instance)} does not start ({how}): {why}{evidence}")
 
 
 def identity(instance: str) -> Identity:
@@ -183,10 +225,9 @@ def last_invocation(instance: str, launch_started: float) -> str:
 
     systemd forgets the id of a service that has failed and waits for its restart.
     """
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(launch_started))
     done = run([
         "journalctl", "--output=json", "--output-fields=INVOCATION_ID,_SYSTEMD_INVOCATION_ID", "--no-pager",
-        "--lines=200", f"--unit={unit_name(instance)}", f"--since={since}",
+        "--lines=200", f"--unit={unit_name(instance)}", f"--since=@{launch_started:.0f}",
     ])  # fmt: skip
     for line in reversed(done.stdout.splitlines()):
         entry = json.loads(line)

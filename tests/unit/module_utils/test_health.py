@@ -107,6 +107,7 @@ class Deployment:
         server.bodies["/generate"]["meta_info"]["weight_version"] = LAUNCH
         server.bodies["/server_info"] |= {"host": server.server_address[0], "port": server.server_port}
         self.secrets = f'api-key: "{KEY}"\n'
+        self.secret_env = ""
         monkeypatch.setattr(health, "POLL", 0.01)
         monkeypatch.setattr(systemd, "read_unit", lambda name: f"# launch: {LAUNCH}\n" if name == "a" else "")
         monkeypatch.setattr(systemd, "identity", self.look)
@@ -131,6 +132,7 @@ class Deployment:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "launch.json").write_text(json.dumps(self.record))
         (folder / "secrets.yaml").write_text(self.secrets)
+        (folder / "secrets.env").write_text(self.secret_env)
         return health.verify(self.state, "a", timeout)
 
     def failure(self, timeout: int = 20) -> str:
@@ -212,8 +214,13 @@ def test_a_server_on_ipv6(tmp_path: Path, answers: dict[str, Any], monkeypatch: 
     ],
 )
 def test_the_address_that_is_asked(host: str, url: str) -> None:
-    assert health._Server(host, 30000, None, tls=False).url == url
-    assert health._Server(host, 30000, None, tls=True).url == url.replace("http:", "https:")
+    def asked(args: dict[str, Any]) -> str:
+        record = {"instance": "a", "launch": LAUNCH, "host": host, "port": 30000, "args": args}
+        return health._Server(record, None).url
+
+    assert asked({}) == url
+    assert asked({"ssl_certfile": None}) == url
+    assert asked({"ssl_certfile": "/etc/ssl/a.pem"}) == url.replace("http:", "https:")
 
 
 def test_a_server_with_tls_is_asked_with_tls(deployment: Deployment, tmp_path: Path) -> None:
@@ -242,8 +249,9 @@ def test_a_server_without_a_key(deployment: Deployment) -> None:
 
 def test_a_wrong_key_is_told_without_the_key(deployment: Deployment) -> None:
     deployment.server.key = "sk-another"
-    assert (
-        deployment.failure() == f"http://127.0.0.1:{deployment.server.server_port}/model_info answers 401 Unauthorized"
+    assert deployment.failure() == (
+        f"instance 'a', launch {LAUNCH}: "
+        f"http://127.0.0.1:{deployment.server.server_port}/model_info answers 401 Unauthorized"
     )
 
 
@@ -270,6 +278,25 @@ def test_an_answer_without_a_socket_of_the_service_is_no_proof(
 ) -> None:
     monkeypatch.setattr(health.sockets, "listeners", lambda port: [])
     assert "not healthy after 0 s" in deployment.failure(timeout=0)
+
+
+def test_a_process_without_a_launch_id_is_no_proof(deployment: Deployment) -> None:
+    deployment.running = None
+    assert "not healthy after 0 s" in deployment.failure(timeout=0)
+    assert deployment.server.asked == []
+
+
+def test_a_process_that_is_not_yet_the_server_is_waited_for(deployment: Deployment) -> None:
+    """systemd's child has its own environment until it becomes the server."""
+    deployment.running = None
+
+    def begin() -> None:
+        if deployment.looked == 3:
+            deployment.running = LAUNCH
+
+    deployment.meanwhile = begin
+    assert deployment.verify()["tokens"] == 8
+    assert deployment.looked == 3
 
 
 def test_a_server_that_does_not_get_healthy(deployment: Deployment) -> None:
@@ -317,6 +344,38 @@ def test_a_process_that_has_ended(deployment: Deployment, facts: dict[str, Any],
     assert deployment.looked <= looks + 2  # at once
 
 
+NEXT = "f" * 32
+
+
+@pytest.mark.parametrize("looks", [1, 3])
+def test_the_evidence_is_of_the_process_that_was_followed(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    """systemd has already started the next one, which is the newest that the journal knows."""
+    logs = {INVOCATION: ["torch.OutOfMemoryError"], NEXT: ["loading again"]}
+    monkeypatch.setattr(systemd, "log", lambda invocation, count: logs[invocation])
+    monkeypatch.setattr(systemd, "last_invocation", lambda name, started: NEXT)
+    deployment.server.statuses["/health"] = [503] * 99
+
+    def restart() -> None:
+        if deployment.looked == looks:
+            deployment.change(invocation=NEXT, main_pid=4712, restarts=1, exit_status="killed 9")
+
+    deployment.meanwhile = restart
+    text = deployment.failure(timeout=600)
+    assert "the server ended: active (running), killed 9, 1 restarts." in text
+    assert text.endswith(f"journalctl _SYSTEMD_INVOCATION_ID={INVOCATION}):\n  torch.OutOfMemoryError")
+
+
+@pytest.mark.parametrize(("known", "told"), [(NEXT, NEXT), ("", INVOCATION)], ids=["in the journal", "not there"])
+def test_the_evidence_of_a_process_that_had_ended_before(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, known: str, told: str
+) -> None:
+    monkeypatch.setattr(systemd, "last_invocation", lambda name, started: known)
+    deployment.change(active="failed", sub="failed", main_pid=0)
+    assert f"(all of it: journalctl _SYSTEMD_INVOCATION_ID={told})" in deployment.failure()
+
+
 def test_a_process_that_wrote_nothing(deployment: Deployment) -> None:
     deployment.log = []
     deployment.change(active="failed", sub="failed")
@@ -335,6 +394,23 @@ def test_evidence_is_short_and_without_secrets(deployment: Deployment) -> None:
     assert lines[1:3] == ["(a line with secrets was left out)"] * 2
     assert lines[3] == "x" * 400
     assert len(lines) == 11
+
+
+def test_the_value_of_a_secret_is_not_in_the_evidence_whatever_its_name(deployment: Deployment) -> None:
+    deployment.secrets += 'tool-server: "https://never:seen@x"\n'
+    deployment.secret_env = 'HF_TOKEN="hf-\\"never\\$"\nTWO="first line\n  \nsecond line"\n'
+    deployment.log = [
+        f"Authorization: Bearer {KEY}",
+        "connect to https://never:seen@x failed",
+        "tool-server failed",
+        'hub says no to hf-"never$".',
+        "a second line",
+        "first of all  ",
+        "401: set HF_TOKEN",
+    ]
+    deployment.change(active="failed", sub="failed")
+    lines = deployment.failure().split("\n  ")[1:]
+    assert lines == ["(a line with secrets was left out)"] * 5 + ["first of all  ", "401: set HF_TOKEN"]
 
 
 def test_an_older_launch_that_still_runs(deployment: Deployment) -> None:
@@ -389,7 +465,9 @@ def test_no_tokens_of_this_launch(deployment: Deployment, meta: dict[str, Any]) 
 )
 def test_an_answer_that_is_none(deployment: Deployment, path: str, answer: bytes, told: str) -> None:
     deployment.server.bodies[path] = answer
-    assert deployment.failure().startswith(f"http://127.0.0.1:{deployment.server.server_port}{told}")
+    assert deployment.failure().startswith(
+        f"instance 'a', launch {LAUNCH}: http://127.0.0.1:{deployment.server.server_port}{told}"
+    )
 
 
 def test_an_error_of_the_server(deployment: Deployment) -> None:
@@ -439,7 +517,9 @@ def test_an_instance_that_is_not_deployed_is_refused(deployment: Deployment) -> 
 
 def test_the_key_of_the_launch_is_read_from_its_secrets(deployment: Deployment) -> None:
     deployment.verify()
-    assert launches.secret_of(deployment.state, "a", LAUNCH, "api_key") == KEY
+    assert launches.secrets_of(deployment.state, "a", LAUNCH) == {"api_key": KEY}
+    deployment.secrets = ""
+    assert "answers 401" in deployment.failure()
 
 
 def test_a_port_that_nobody_holds_is_waited_for(deployment: Deployment) -> None:

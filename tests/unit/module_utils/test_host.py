@@ -4,14 +4,25 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import shutil
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils import host
-from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, last_lines, run, write_whole
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
+    Refused,
+    last_lines,
+    only_one,
+    require_root,
+    run,
+    write_whole,
+    writing_below,
+)
 
 
 def mode(path: Path) -> int:
@@ -162,3 +173,118 @@ def test_output_that_is_no_text_is_no_error() -> None:
 )
 def test_last_lines(text: str, count: int, lines: list[str]) -> None:
     assert last_lines(text, count) == lines
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import only_one
+with only_one(Path(sys.argv[1]), "holds", 0):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_lock_is_held_by_one_process_that_it_names(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    lock.write_text("4711 and more of an earlier holder\n")
+    where = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=where
+    )
+    with holder:
+        try:
+            assert holder.stdout and holder.stdout.readline() == "held\n"
+            with pytest.raises(Refused) as caught, only_one(lock, "starts instances on this host", 0):
+                raise AssertionError("two processes hold the lock")
+            assert str(caught.value) == (
+                f"process {holder.pid} still starts instances on this host: wait for it or end it first"
+            )
+        finally:
+            holder.kill()
+    # the lock of a process that was killed is free, whatever is written there
+    with only_one(lock, "starts instances on this host", 0):
+        assert lock.read_text() == f"{os.getpid()}\n"
+
+
+def test_a_lock_is_free_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), only_one(tmp_path / "lock", "works", 0):
+        raise ZeroDivisionError
+    with only_one(tmp_path / "lock", "works", 0):
+        pass
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_a_lock_is_waited_for_and_not_for_longer_than_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(host, "time", clock)
+    with (tmp_path / "lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(Refused), only_one(tmp_path / "lock", "works", 5):
+            pass
+        assert 105 <= clock.now < 106
+        really_sleep, start = clock.sleep, clock.now
+
+        def sleep(seconds: float) -> None:
+            really_sleep(seconds)
+            if clock.now > start + 3:
+                fcntl.flock(other, fcntl.LOCK_UN)
+
+        monkeypatch.setattr(clock, "sleep", sleep)
+        with only_one(tmp_path / "lock", "works", 5):
+            assert start + 3 < clock.now < start + 4
+
+
+def test_a_lock_does_not_pass_to_a_command_that_outlives_its_holder(tmp_path: Path) -> None:
+    with only_one(tmp_path / "lock", "works", 0):
+        child = subprocess.Popen(["sleep", "60"])
+    try:
+        with only_one(tmp_path / "lock", "works", 0):
+            pass
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_root_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    require_root()
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(Refused) as caught:
+        require_root()
+    assert str(caught.value) == "needs root on this host, not user id 1000: log in as root or set become"
+
+
+def test_an_error_of_the_file_system_tells_the_place_and_its_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=3 * 2**29)
+    asked = []
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: asked.append(path) or usage)
+    place = tmp_path / "not/there"
+    with pytest.raises(Refused) as caught, writing_below(place):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert str(caught.value) == f"can not write {place}: No space left on device; {tmp_path} has 1.50 GiB free"
+    with pytest.raises(Refused) as caught, writing_below(place):
+        (place / "x").mkdir()
+    assert str(caught.value).startswith(f"can not write {place / 'x'}: No such file or directory; {tmp_path} has")
+    assert asked == [tmp_path, tmp_path]
+
+
+def test_other_errors_below_a_place_stay_what_they_are(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="x"), writing_below(tmp_path):
+        raise ValueError("x")
+    with pytest.raises(Refused, match=r"^as it was$"), writing_below(tmp_path):
+        raise Refused("as it was")

@@ -32,14 +32,25 @@ def test_a_list_in_order(instances: list[dict[str, Any]]) -> None:
 
 
 NAME = "use up to 40 of a-z, 0-9 and '-'"
+KNOWN = "it may have name, model, host, port, gpus, args, env, secrets"
 PORT = "use a whole number from 1024 to 65535"
 
 
 @pytest.mark.parametrize(
     ("instances", "problems"),
     [
-        (["a"], ["instance 1 is 'a': write a mapping with name, model and port"]),
-        ([None], ["instance 1 is None: write a mapping with name, model and port"]),
+        (["a"], ["instance 1 is of the type str: write a mapping with name, model and port"]),
+        ([None], ["instance 1 is of the type NoneType: write a mapping with name, model and port"]),
+        (
+            [["sk-never"], instance()],
+            ["instance 1 is of the type list: write a mapping with name, model and port"],
+        ),
+        ([instance(arg={"tp_size": 2})], [f"instance 'a' has a key 'arg': {KNOWN}"]),
+        (
+            [instance(secret={"api_key": "sk-never"}, Port=1, args={}, env={}, secrets={}, gpus=[0], host="::")],
+            [f"instance 'a' has a key 'Port': {KNOWN}", f"instance 'a' has a key 'secret': {KNOWN}"],
+        ),
+        ([instance() | {1: "x"}], [f"instance 'a' has a key '1': {KNOWN}"]),
         ([instance(name="Qwen")], [f"instance 'Qwen' has the name 'Qwen': {NAME}"]),
         ([instance(name="a.b")], [f"instance 'a.b' has the name 'a.b': {NAME}"]),
         ([instance(name="a/../b")], [f"instance 'a/../b' has the name 'a/../b': {NAME}"]),
@@ -84,6 +95,33 @@ PORT = "use a whole number from 1024 to 65535"
 )
 def test_each_problem_is_one_sentence(instances: list[Any], problems: list[str]) -> None:
     assert instance_problems(instances) == problems
+
+
+@pytest.mark.parametrize(
+    ("instances", "kind"), [({"name": "a"}, "dict"), (None, "NoneType"), ("sk-never", "str"), (7, "int")]
+)
+def test_what_is_no_list_is_told_by_its_type(instances: Any, kind: str) -> None:
+    assert instance_problems(instances) == [
+        f"sglang_server_instances is of the type {kind}: write a list with one mapping for each instance"
+    ]
+
+
+@pytest.mark.parametrize(
+    "misplaced",
+    [
+        "api_key: sk-never",
+        ["sk-never"],
+        [{"secrets": {"api_key": "sk-never"}}],
+        {"secrets": "sk-never"},
+        {"api_key": "sk-never"},
+        {"name": "a", "model": "m", "port": 30000, "secret": {"api_key": "sk-never"}},
+    ],
+)
+def test_a_misplaced_secret_is_never_told(misplaced: Any) -> None:
+    for instances in (misplaced, [misplaced], [instance(name="b"), misplaced]):
+        problems = instance_problems(instances)
+        assert problems
+        assert "sk-never" not in " ".join(problems)
 
 
 def test_all_problems_are_told_at_once() -> None:

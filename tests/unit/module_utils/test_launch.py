@@ -6,27 +6,32 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import errno
 import os
 import pwd
 import re
 import socket
 import stat
-from collections.abc import Iterator
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
+from ansible_collections.gpuops.sglang.plugins.module_utils import sockets
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
-from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Host, Instance
+from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Comparison, Host, Instance
 from ansible_collections.gpuops.sglang.plugins.module_utils.schema_probe import describe
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 from conftest import parser_of
 
 SCHEMA = describe(parser_of("0.5.23"))
 SECRET = "sk-never-to-be-seen"
-USER = pwd.getpwuid(os.geteuid()).pw_name
+TWICE = "is under 'secrets' and elsewhere too: keep the one under 'secrets'"
+USER = "nobody"
 
 
 class Supervisor:
@@ -50,8 +55,15 @@ class Supervisor:
             )
         return ""
 
-    def run(self, argv: list[str]) -> None:
-        self._before(argv[1])
+    def run(self, argv: list[str]) -> subprocess.CompletedProcess[str]:
+        if argv[1] == "restart":
+            self.systemctl(*argv[1:])
+        else:
+            self._before(argv[1])
+        return subprocess.CompletedProcess(argv, 0, "", "")
+
+    def make_user(self, argv: list[str]) -> None:
+        raise AssertionError(f"a test would change this host: {argv}")
 
     def _before(self, call: str) -> None:
         if call == self.dies_before:
@@ -60,7 +72,7 @@ class Supervisor:
 
 
 @pytest.fixture
-def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
+def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervisor]:
     made = Supervisor()
     units = tmp_path / "units"
     units.mkdir()
@@ -70,9 +82,12 @@ def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
         monkeypatch.setattr(os, "fchown", lambda *_: None)
     monkeypatch.setattr(systemd, "_systemctl", made.systemctl)
     monkeypatch.setattr(systemd, "run", made.run)
+    monkeypatch.setattr(launches, "run", made.make_user)
     monkeypatch.setattr(systemd, "identity", lambda name: made.identity)
     monkeypatch.setattr(systemd, "running_launch", lambda pid: made.running if pid == 4711 else None)
-    return made
+    umask = os.umask(0o022)
+    yield made
+    os.umask(umask)
 
 
 @pytest.fixture
@@ -105,7 +120,7 @@ def unit_of(name: str = "a") -> str:
 
 
 def launch_folder(host: Host, launch: str) -> Path:
-    return host.folder("a") / "launches" / launch
+    return host.state / "a/launches" / launch
 
 
 def mode(path: Path) -> int:
@@ -136,14 +151,16 @@ def test_the_command_line_of_a_launch(supervisor: Supervisor, host: Host, instan
     unit = unit_of()
     command = unit[unit.index("ExecStart=") : unit.index("\nRestart=")].replace(" \\\n    ", " ")
     assert command == (
-        f"ExecStart={host.release}/venv/bin/python -m sglang.launch_server --model-path {instance.model}"
+        f"ExecStart={host.release}/venv/bin/python -m sglang.launch_server --context-length 32k --tp-size 2"
+        f" --config {launch_folder(host, launch)}/secrets.yaml --model-path {instance.model}"
         f" --host 127.0.0.1 --port {instance.port} --weight-version {launch}"
-        f" --config {launch_folder(host, launch)}/secrets.yaml --context-length 32k --tp-size 2"
     )
     assert f"Environment=SGLANG_LAUNCH_ID={launch}\n" in unit
     assert 'Environment="CUDA_VISIBLE_DEVICES=0,1"\n' in unit
     assert 'Environment="SGLANG_X=$1 %%n"\n' in unit
-    assert f'Environment="HOME={host.folder("a")}"\n' in unit
+    assert f'Environment="HOME={host.state}/a/home"\n' in unit
+    assert f"WorkingDirectory={host.state}/a/home\n" in unit
+    assert f"ReadWritePaths={host.state}/a/home\n" in unit
     # the warm-up asks the server's own port, not a proxy
     assert 'Environment="NO_PROXY=localhost,127.0.0.1,::1"\n' in unit
     assert f'Environment="PATH={host.release}/venv/bin:/usr/local/sbin:' in unit
@@ -156,7 +173,8 @@ def test_without_gpus_and_secrets_neither_is_in_the_unit(
     launch = launches.start(dataclasses.replace(instance, gpus=(), secrets={}), host, SCHEMA)
     assert "CUDA_VISIBLE_DEVICES" not in unit_of()
     assert "--config" not in unit_of()
-    assert not (launch_folder(host, launch) / "secrets.yaml").exists()
+    assert "EnvironmentFile" not in unit_of()
+    assert sorted(path.name for path in launch_folder(host, launch).iterdir()) == ["launch.json", "unit"]
 
 
 CHANGES: dict[str, dict[str, Any]] = {
@@ -177,6 +195,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     "a secret more": {"secrets": {"api_key": SECRET, "admin_api_key": SECRET}},
     "another secret": {"secrets": {"admin_api_key": SECRET}},
     "no secret": {"secrets": {}},
+    "a secret variable": {"secrets": {"api_key": SECRET, "HF_TOKEN": SECRET}},
+    "a secret variable only": {"secrets": {"HF_TOKEN": SECRET}},
+    "a secret variable with control characters": {"secrets": {"HF_TOKEN": "a\r\nb\rc\nd"}},
 }
 
 
@@ -200,7 +221,7 @@ def test_every_input_of_an_instance_changes_the_comparison(
 
 
 @pytest.mark.parametrize(
-    "change", [{"release": Path("/opt/other")}, {"state": None}, {"user": "nobody"}], ids=["release", "state", "user"]
+    "change", [{"release": Path("/opt/other")}, {"state": None}, {"user": "daemon"}], ids=["release", "state", "user"]
 )
 def test_every_input_of_a_host_changes_the_comparison(
     supervisor: Supervisor, host: Host, instance: Instance, tmp_path: Path, change: dict[str, Any]
@@ -275,6 +296,7 @@ def test_a_process_of_an_older_launch_is_a_reason(supervisor: Supervisor, host: 
 STEPS = [
     "folder",
     "secrets.yaml",
+    "secrets.env",
     "unit",
     "launch.json",
     "unit file",
@@ -295,6 +317,7 @@ def test_a_crash_between_two_steps_is_repaired_by_the_next_run(
     step: str,
     first: bool,
 ) -> None:
+    instance = dataclasses.replace(instance, secrets={"api_key": SECRET, "HF_TOKEN": SECRET})
     old = None if first else launches.start(dataclasses.replace(instance, secrets={"api_key": "sk-old"}), host, SCHEMA)
     really_write = launches.write_whole
 
@@ -324,36 +347,124 @@ def test_a_crash_between_two_steps_is_repaired_by_the_next_run(
 
 
 def test_secrets_are_in_their_file_only(supervisor: Supervisor, host: Host, instance: Instance, tmp_path: Path) -> None:
-    launch = launches.start(instance, host, SCHEMA)
-    holders = [path for path in tmp_path.rglob("*") if path.is_file() and SECRET in path.read_text()]
-    assert holders == [launch_folder(host, launch) / "secrets.yaml"]
-    assert launches.record_of(host.state, "a")["secrets"] == ["api_key"]
-    assert launches.secret_of(host.state, "a", launch, "api_key") == SECRET
-    assert launches.secret_of(host.state, "a", launch, "admin_api_key") is None
-    assert launches.secret_of(host.state, "a", "no-launch", "api_key") is None
+    secrets = {"api_key": SECRET, "HF_TOKEN": f'"{SECRET}\\$`'}
+    launch = launches.start(dataclasses.replace(instance, secrets=secrets), host, SCHEMA)
+    holders = {path for path in tmp_path.rglob("*") if path.is_file() and SECRET in path.read_text()}
+    folder = launch_folder(host, launch)
+    assert holders == {folder / "secrets.yaml", folder / "secrets.env"}
+    assert (folder / "secrets.yaml").read_text() == f'api-key: "{SECRET}"\n'
+    assert (folder / "secrets.env").read_text() == f'HF_TOKEN="\\"{SECRET}\\\\\\$\\`"\n'
+    assert f"EnvironmentFile={folder}/secrets.env\n" in unit_of()
+    assert "HF_TOKEN" not in unit_of()
+    assert launches.record_of(host.state, "a")["secrets"] == ["HF_TOKEN", "api_key"]
+    assert launches.secrets_of(host.state, "a", launch) == secrets
+    assert launches.secrets_of(host.state, "a", "no-launch") == {}
+
+
+def test_the_secrets_of_each_kind_have_their_file(instance: Instance) -> None:
+    def files(**secrets: str) -> dict[str, str]:
+        return dataclasses.replace(instance, secrets=secrets).secret_files
+
+    assert files() == {}
+    assert files(api_key="k") == {"secrets.yaml": 'api-key: "k"\n'}
+    assert files(HF_TOKEN="t", A1="") == {"secrets.env": 'A1=""\nHF_TOKEN="t"\n'}
+    assert files(api_key="k", HF_TOKEN="t") == {"secrets.yaml": 'api-key: "k"\n', "secrets.env": 'HF_TOKEN="t"\n'}
+
+
+def owners(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], tuple[int, int]]:
+    """Return what tells the owner of a file, also where this process may not give one away."""
+    if os.geteuid() == 0:
+        return lambda path: (path.stat().st_uid, path.stat().st_gid)
+    given: dict[int, tuple[int, int]] = {}
+    monkeypatch.setattr(os, "chown", lambda path, *owner: given.update({os.stat(path).st_ino: owner}))
+    monkeypatch.setattr(os, "fchown", lambda file, *owner: given.update({os.fstat(file).st_ino: owner}))
+    return lambda path: given.get(path.stat().st_ino, (0, 0))
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_who_may_read_what(supervisor: Supervisor, host: Host, instance: Instance, umask: int) -> None:
-    if os.geteuid() == 0:
-        host = dataclasses.replace(host, user="daemon")
-    before = os.umask(umask)
-    try:
-        launch = launches.start(instance, host, SCHEMA)
-    finally:
-        os.umask(before)
+def test_who_may_read_what(
+    supervisor: Supervisor, host: Host, instance: Instance, monkeypatch: pytest.MonkeyPatch, umask: int
+) -> None:
+    owner = owners(monkeypatch)
+    os.umask(umask)
+    instance = dataclasses.replace(instance, secrets={"api_key": SECRET, "HF_TOKEN": SECRET})
+    launch = launches.start(instance, host, SCHEMA)
     folder = launch_folder(host, launch)
-    uid = pwd.getpwnam(host.user).pw_uid
+    user = pwd.getpwnam(host.user)
     assert {path.name: oct(mode(path)) for path in folder.iterdir()} == {
         "launch.json": "0o640",
+        "secrets.env": "0o600",
         "secrets.yaml": "0o600",
         "unit": "0o640",
     }
-    assert [oct(mode(path)) for path in (host.folder("a"), folder.parent, folder)] == ["0o750"] * 3
-    assert (folder / "secrets.yaml").stat().st_uid == uid
-    assert host.folder("a").stat().st_uid == uid  # its home
-    assert folder.stat().st_uid == folder.parent.stat().st_uid == os.geteuid()  # the server does not change its record
+    home = host.state / "a/home"
+    assert [oct(mode(path)) for path in (home.parent, home, folder.parent, folder)] == ["0o750"] * 4
+    # the server reaches its home and its --config file, and changes nothing but what is in its home
+    assert owner(home) == owner(folder / "secrets.yaml") == (user.pw_uid, user.pw_gid)
+    assert [owner(path) for path in (home.parent, folder.parent, folder)] == [(0, user.pw_gid)] * 3
+    assert owner(folder / "secrets.env")[0] == 0
+    assert [owner(folder / name) for name in ("launch.json", "unit")] == [(0, 0)] * 2
+    assert mode(host.state) == 0o755
     assert mode(systemd.UNIT_FOLDER / "sglang-a.service") == 0o644
+
+
+@pytest.mark.parametrize(("before", "after"), [(0o700, 0o755), (0o755, 0o755), (0o1777, 0o1777), (0o2770, 0o2775)])
+def test_the_server_gets_to_its_home_in_a_folder_that_was_there(
+    supervisor: Supervisor, host: Host, instance: Instance, before: int, after: int
+) -> None:
+    host.state.mkdir()
+    host.state.chmod(before)
+    launches.start(instance, host, SCHEMA)
+    assert oct(mode(host.state)) == oct(after)
+
+
+def test_a_folder_that_was_there_is_taken_back_from_the_server(
+    supervisor: Supervisor, host: Host, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = owners(monkeypatch)
+    user = pwd.getpwnam(host.user)
+    folder = host.state / "a/launches"
+    folder.mkdir(parents=True)
+    for path in (folder.parent, folder):
+        path.chmod(0o777)
+        os.chown(path, user.pw_uid, user.pw_gid)
+    launches.start(instance, host, SCHEMA)
+    assert [(owner(path)[0], oct(mode(path))) for path in (folder.parent, folder)] == [(0, "0o750")] * 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become the service user")
+def test_a_link_of_the_server_leads_root_nowhere(supervisor: Supervisor, instance: Instance) -> None:
+    """The service user does with its folders what it can; the next launch changes nothing outside of them."""
+    with tempfile.TemporaryDirectory() as name:  # the service user can not reach pytest's own
+        outside = Path(name) / "outside"
+        host = Host(Path(name) / "releases/r", USER, Path(name) / "state")
+        Path(name).chmod(0o755)
+        outside.mkdir(mode=0o700)
+        (outside / "file").write_text("root's")
+        (outside / "file").chmod(0o600)
+        launches.start(instance, host, SCHEMA)
+        before = (facts_of(outside), facts_of(outside / "file"))
+        home = host.state / "a/home"
+        planted = [home / name for name in ("launches", "launch.json", "secrets.yaml", ".cache", "home", "unit")]
+        forbidden = [host.state / "x", home.parent / "x", home.parent / "launches/x"]
+        program = (
+            'for path; do ln -sT "$0" "$path" && echo "$path"; done; mv -T "${path%/*}" "${path%/*}2" && echo moved'
+        )
+        user = pwd.getpwnam(USER)
+        done = subprocess.run(
+            ["/bin/sh", "-c", program, outside, *forbidden, *planted], cwd="/", capture_output=True, text=True,
+            user=user.pw_uid, group=user.pw_gid, extra_groups=[], check=False,
+        )  # fmt: skip
+        assert done.stdout.split() == list(map(str, planted))
+        launch = launches.start(dataclasses.replace(instance, gpus=()), host, SCHEMA)
+        assert (facts_of(outside), facts_of(outside / "file")) == before
+        assert [path.name for path in outside.iterdir()] == ["file"]
+        assert launches.record_of(host.state, "a")["launch"] == launch
+
+
+def facts_of(path: Path) -> tuple[int, ...]:
+    status = path.stat()
+    return status.st_mode, status.st_uid, status.st_gid, status.st_size
 
 
 def test_the_record_of_a_launch(supervisor: Supervisor, host: Host, instance: Instance) -> None:
@@ -378,7 +489,7 @@ def test_an_instance_without_unit_or_record_is_refused(supervisor: Supervisor, h
         launches.record_of(host.state, "a")
     launch = launches.start(instance, host, SCHEMA)
     (launch_folder(host, launch) / "launch.json").write_text('{"launch": ')
-    with pytest.raises(Refused, match=r"launch\.json can not be read .*: deploy the instance again"):
+    with pytest.raises(Refused, match=r"launch\.json is damaged or gone: deploy the instance again"):
         launches.record_of(host.state, "a")
 
 
@@ -402,16 +513,70 @@ def test_a_launch_is_kept_though_the_clock_was_set_back(supervisor: Supervisor, 
     assert len(list(folder.iterdir())) == 5
 
 
-def test_a_user_that_is_not_there_is_named(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    with pytest.raises(Refused, match="no user and group 'nobody-such'"):
+def test_a_user_that_can_not_be_made_is_named(
+    supervisor: Supervisor, host: Host, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(name: str) -> None:
+        raise KeyError(name)
+
+    monkeypatch.setattr(launches.pwd, "getpwnam", nobody)
+    launches.check(instance, dataclasses.replace(host, user="nobody-such"), SCHEMA)  # it will be made
+    failed = subprocess.CompletedProcess([], 10, "", "useradd: warning\nuseradd: group nobody-such exists\n")
+    monkeypatch.setattr(launches, "run", lambda argv: failed)
+    with pytest.raises(Refused) as caught:
         launches.start(instance, dataclasses.replace(host, user="nobody-such"), SCHEMA)
+    assert str(caught.value) == (
+        "can not make the user 'nobody-such': useradd: warning | useradd: group nobody-such exists"
+    )
     assert supervisor.calls == []
+    assert not host.state.exists()
+
+
+def test_a_user_that_is_not_there_is_made(
+    supervisor: Supervisor, host: Host, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users, ran = {USER: pwd.getpwnam(USER)}, []
+
+    def run(argv: list[str]) -> subprocess.CompletedProcess[str]:
+        ran.append(argv)
+        users[argv[-1]] = pwd.getpwnam(USER)
+        return subprocess.CompletedProcess(argv, 0, "", "")
+
+    monkeypatch.setattr(launches, "run", run)
+    monkeypatch.setattr(launches.pwd, "getpwnam", lambda name: users[name])
+    launches.start(instance, dataclasses.replace(host, user="sglang"), SCHEMA)
+    assert [argv[0] for argv in ran] == ["useradd"]
+    assert ran[0][-1] == "sglang"
+    assert {"--system", "--user-group", "--no-create-home"} <= set(ran[0])
+    assert ran[0][ran[0].index("--shell") + 1] == "/usr/sbin/nologin"
+    assert "User=sglang\n" in unit_of()
+    launches.start(instance, dataclasses.replace(host, user="sglang"), SCHEMA)
+    assert len(ran) == 1
+
+
+def test_root_is_no_service_user(supervisor: Supervisor, host: Host, instance: Instance) -> None:
+    with pytest.raises(Refused) as caught:
+        launches.check(instance, dataclasses.replace(host, user="root"), SCHEMA)
+    assert str(caught.value) == (
+        "instance 'a': 'root' is root: set sglang_server_user to a user of its own, which is created"
+    )
+
+
+def test_another_name_of_root_is_no_service_user(
+    supervisor: Supervisor, host: Host, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = pwd.getpwnam("root")
+    monkeypatch.setattr(launches.pwd, "getpwnam", lambda name: root)
+    with pytest.raises(Refused, match="'toor' is root"):
+        launches.check(instance, dataclasses.replace(host, user="toor"), SCHEMA)
 
 
 def test_what_can_not_be_known_before_the_release_is_said(
     supervisor: Supervisor, host: Host, instance: Instance
 ) -> None:
-    assert "# arguments: known when the release is installed" in launches.compare(instance, host, None).after
+    assert launches.compare(instance, host, None).after.endswith(
+        "# arguments: compared when the release is installed\n"
+    )
     assert "# arguments" not in launches.compare(instance, host, SCHEMA).after
 
 
@@ -419,6 +584,63 @@ def test_a_launch_without_its_record_is_a_reason(supervisor: Supervisor, host: H
     launch = launches.start(instance, host, SCHEMA)
     (launch_folder(host, launch) / "launch.json").unlink()
     assert launches.compare(instance, host, SCHEMA).reasons == ("the launch has no record",)
+
+
+@pytest.mark.parametrize("content", ["", "{", "not JSON"])
+def test_a_launch_with_a_damaged_record_is_a_reason(
+    supervisor: Supervisor, host: Host, instance: Instance, content: str
+) -> None:
+    launch = launches.start(instance, host, SCHEMA)
+    (launch_folder(host, launch) / "launch.json").write_text(content)
+    assert launches.compare(instance, host, SCHEMA).reasons == ("the launch has no record",)
+    launches.start(instance, host, SCHEMA)
+    assert launches.compare(instance, host, SCHEMA).reasons == ()
+
+
+def changed_lines(compared: Comparison) -> list[str]:
+    lines = difflib.ndiff(compared.before.splitlines(), compared.after.splitlines())
+    return [line for line in lines if line[0] in "+-"]
+
+
+@pytest.mark.parametrize("secrets", [{}, {"api_key": SECRET, "HF_TOKEN": SECRET}], ids=["no secret", "secrets"])
+def test_a_diff_before_the_release_has_no_arguments_on_either_side(
+    supervisor: Supervisor, host: Host, instance: Instance, secrets: dict[str, str]
+) -> None:
+    args = {"tp_size": 2, "chat_template": "- a 'b'", "json_model_override_args": {"a": "b c"}, "enable_metrics": True}
+    instance = dataclasses.replace(instance, args=args, secrets=secrets)
+    launches.start(instance, host, SCHEMA)
+    assert '"--chat-template=- a' in unit_of()
+    new = dataclasses.replace(host, release=host.release.with_name("0.5.24-00000000"))
+    compared = launches.compare(instance, new, None)
+    assert compared.reasons == ("configuration differs",)
+    assert compared.after == (
+        compared.before.replace(str(host.release), str(new.release))
+        + "# arguments: compared when the release is installed\n"
+    )
+    options = [line for line in compared.after.splitlines() if line.lstrip(' "').startswith("--")]
+    assert options == [line for line in compared.before.splitlines() if line.lstrip(' "').startswith("--")]
+    assert [option.split()[0] for option in options] == [
+        *(["--config"] if secrets else []),
+        "--model-path",
+        "--host",
+        "--port",
+        "--weight-version",
+    ]
+    # a change of another thing is still seen
+    moved = launches.compare(dataclasses.replace(instance, port=1024), new, None)
+    assert "+     --port 1024 \\" in changed_lines(moved)
+
+
+@pytest.mark.parametrize("more", [{"warmups": "x"}, {"allow_auto_truncate": True}], ids=["the last", "the first"])
+def test_one_argument_more_or_less_is_one_line_of_a_diff(
+    supervisor: Supervisor, host: Host, instance: Instance, more: dict[str, Any]
+) -> None:
+    longer = dataclasses.replace(instance, args={**instance.args, **more})
+    launches.start(instance, host, SCHEMA)
+    (line,) = changed_lines(launches.compare(longer, host, SCHEMA))
+    assert line.startswith("+     --")
+    launches.start(longer, host, SCHEMA)
+    assert changed_lines(launches.compare(instance, host, SCHEMA)) == ["-" + line[1:]]
 
 
 @pytest.mark.parametrize("path", ["/var/lib/my state", "/opt/100%", "/opt/$HOME", "relative"])
@@ -437,7 +659,7 @@ def test_a_full_disk_is_named(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     monkeypatch.setattr(Path, "mkdir", full)
-    with pytest.raises(Refused, match=rf"can not write {host.folder('a')}: No space left on device; .* GiB free"):
+    with pytest.raises(Refused, match=rf"can not write {host.state}: No space left on device; .* GiB free"):
         launches.start(instance, host, SCHEMA)
     assert systemd.read_unit("a") == ""
 
@@ -456,6 +678,13 @@ def test_a_check_of_what_is_in_order(supervisor: Supervisor, host: Host, instanc
         ({"env": {"A-B": "1", "C D": "2"}}, "'A-B' under 'env' is no name of a variable"),
         ({"env": {"A-B": "1", "C D": "2"}}, "; 'C D' under 'env' is no name of a variable"),
         ({"env": {"SGLANG_LAUNCH_ID": "x"}}, "'SGLANG_LAUNCH_ID' under 'env' carries the launch id"),
+        ({"secrets": {"A-B": SECRET}}, "'A-B' under 'secrets' is no name of a variable"),
+        ({"secrets": {"SGLANG_LAUNCH_ID": SECRET}}, "'SGLANG_LAUNCH_ID' under 'secrets' carries the launch id"),
+        ({"secrets": {"A": f"{SECRET}\0"}}, "'A' under 'secrets' holds a NUL character"),
+        ({"secrets": {"Hf_Token": SECRET}}, "'Hf_Token' under 'secrets' is no option of this SGLang"),
+        ({"secrets": {"SGLANG_X": SECRET}}, f"'SGLANG_X' {TWICE}"),
+        ({"secrets": {"tokenizer_path": SECRET}, "args": {"tokenizer_path": "x"}}, f"'tokenizer_path' {TWICE}"),
+        ({"env": {"CUDA_VISIBLE_DEVICES": "0"}}, "'gpus' and CUDA_VISIBLE_DEVICES under 'env' say the same thing"),
         ({"model": "/nowhere/m"}, "the model directory /nowhere/m has no config.json: correct 'model' or mount it"),
     ],
 )
@@ -467,6 +696,15 @@ def test_what_would_fail_at_the_start_is_refused(
     assert str(caught.value).startswith("instance 'a': ")
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+def test_devices_may_be_named_as_a_variable_alone(supervisor: Supervisor, host: Host, instance: Instance) -> None:
+    devices = {"CUDA_VISIBLE_DEVICES": "GPU-1"}
+    changed = dataclasses.replace(instance, gpus=(), env=devices)
+    launches.check(changed, host, SCHEMA)
+    launches.start(changed, host, SCHEMA)
+    assert 'Environment="CUDA_VISIBLE_DEVICES=GPU-1"\n' in unit_of()
 
 
 def test_arguments_wait_for_the_release(supervisor: Supervisor, host: Host, instance: Instance) -> None:
@@ -488,6 +726,24 @@ def test_a_port_of_a_stranger_is_refused(supervisor: Supervisor, host: Host, ins
         launches.start(instance, host, SCHEMA)
         with pytest.raises(Refused, match=f"port {instance.port} is held by process {os.getpid()}"):
             launches.check(instance, host, SCHEMA)
+
+
+def test_a_port_of_another_instance_is_refused_with_its_name(
+    supervisor: Supervisor, host: Host, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launches.start(dataclasses.replace(instance, name="b-1"), host, SCHEMA)
+    holder = sockets.Listener(4712, "python", ("/lxc/130/system.slice/sglang-b-1.service",))
+    monkeypatch.setattr(sockets, "listeners", lambda port: [holder] if port == instance.port else [])
+    with pytest.raises(Refused) as caught:
+        launches.check(instance, host, SCHEMA)
+    assert str(caught.value) == (
+        f"instance 'a': port {instance.port} is held by instance 'b-1' of this host: "
+        "move that one first, or end it with 'systemctl disable --now sglang-b-1.service'"
+    )
+    # a service of that name that is not of this tool is a stranger
+    (systemd.UNIT_FOLDER / "sglang-b-1.service").write_text("[Service]\nExecStart=/bin/x\n")
+    with pytest.raises(Refused, match=r"is held by process 4712 \(python\): end it or choose another port"):
+        launches.check(instance, host, SCHEMA)
 
 
 def test_a_port_of_the_instance_itself_is_no_problem(supervisor: Supervisor, host: Host, instance: Instance) -> None:

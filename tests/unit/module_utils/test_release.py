@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.sglang.plugins.module_utils import release
+from ansible_collections.gpuops.sglang.plugins.module_utils import host, release
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.release import ReleaseSpec
 
@@ -243,6 +243,17 @@ def test_a_damaged_record_is_none(lab: Lab) -> None:
     assert release.schema(lab.spec.root / "nowhere") is None
 
 
+@pytest.mark.parametrize("content", ["", '{"options": ', "{}"])
+def test_a_release_with_a_damaged_schema_is_made_again(lab: Lab, content: str) -> None:
+    lab.install()
+    (lab.spec.path / "schema.json").write_text(content)
+    assert release.read(lab.spec.path) is None
+    assert lab.steps == ALL_STEPS
+    assert lab.install() == release.read(lab.spec.path)
+    assert lab.steps == ["uv-version", "venv", "install", "freeze", "probe"]
+    assert release.schema(lab.spec.path) == OPTIONS
+
+
 def test_another_version_than_asked_is_refused(lab: Lab) -> None:
     lab.describe("0.5.22")
     with pytest.raises(Refused) as caught:
@@ -330,7 +341,7 @@ def test_a_second_installation_is_refused_with_the_holder(lab: Lab, monkeypatch:
     holder = Holder(lab.spec.root)
     with pytest.raises(Refused) as caught:
         lab.install()
-    assert str(caught.value) == f"process 4711 still installs into {lab.spec.root}: end it first"
+    assert str(caught.value) == f"process 4711 still installs into {lab.spec.root}: wait for it or end it first"
     assert lab.steps == []
     holder.release()
     lab.install()
@@ -347,7 +358,7 @@ def test_a_second_installation_waits_for_the_first(lab: Lab, monkeypatch: pytest
         if len(waited) == 3:
             holder.release()
 
-    monkeypatch.setattr(release.time, "sleep", first_one_fails)
+    monkeypatch.setattr(host.time, "sleep", first_one_fails)
     assert lab.install()["packages"] == PACKAGES
     assert len(waited) == 3
 

@@ -3,10 +3,19 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuops.sglang.plugins.module_utils import launch, release
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import secret_problems
 from ansible_collections.gpuops.sglang.plugins.module_utils.schema_probe import describe
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 from ansible_collections.gpuops.sglang.plugins.modules import sglang_service
-from conftest import parser_of
+from conftest import parser_of, run_module
 
 ENTRY = {"name": "a", "model": "/srv/m", "host": "127.0.0.1", "port": 30000, "gpus": [0], "args": {}}
 
@@ -22,3 +31,107 @@ def test_null_does_not_become_the_word_none() -> None:
     instance = sglang_service._instance({**ENTRY, "env": {"A": None, "B": ""}, "secrets": {"api_key": None}})
     assert instance.env == {"B": ""}
     assert len(secret_problems(instance.secrets, describe(parser_of("0.5.23")))) == 1
+
+
+SECRET = """it's "never" seen"""
+
+
+@pytest.mark.parametrize("internal", [{}, {"_ansible_no_log": False}], ids=["by hand", "as a task runs it"])
+def test_the_arguments_are_not_logged_on_the_host(internal: dict[str, Any]) -> None:
+    """A value with quotes is written otherwise in a log, where it is not found and left out."""
+    # the name is refused, so nothing is done wherever this runs
+    entry = {"name": "A", "model": "/srv/m", "port": 30000, "secrets": {"api_key": SECRET, "HF_TOKEN": SECRET}}
+    asked = {"release": "/nowhere", "instances": [entry], **internal}
+    result, logged = run_module("sglang_service", asked)
+    assert result["failed"]
+    assert "never" not in str(result)
+    assert "never" not in logged
+    assert "/srv/m" not in logged  # nor anything else of them
+
+
+class Exit(Exception):
+    pass
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A host on which launches are made up; `compared` says how the instances differ."""
+    facts: dict[str, Any] = {"compared": {}, "started": [], "schema": {}, "warned": [], "installed": [], "held": False}
+
+    class Module:
+        def __init__(self, **_: Any) -> None:
+            self.params, self.check_mode = facts["params"], facts.get("check_mode", False)
+            self.warn = facts["warned"].append
+
+        def exit_json(self, **result: Any) -> None:
+            facts["result"] = result
+
+        def fail_json(self, msg: str) -> None:
+            raise Exit(msg)
+
+    def compare(instance: launch.Instance, *_: Any) -> launch.Comparison:
+        assert facts["held"]
+        reasons = facts["compared"][instance.name]
+        return launch.Comparison(tuple(reasons), "L0", "before", "after" if reasons else "before")
+
+    def start(instance: launch.Instance, *_: Any) -> str:
+        assert facts["held"]
+        facts["started"].append(instance.name)
+        return "L1"
+
+    @contextlib.contextmanager
+    def only_one(*how: Any) -> Iterator[None]:
+        assert how == (Path("/run/gpuops-sglang.lock"), "starts instances on this host", 180)
+        facts["held"] = True
+        yield
+        facts["held"] = False
+
+    monkeypatch.setattr(sglang_service, "_Module", Module)
+    monkeypatch.setattr(sglang_service, "require_root", lambda: None)
+    monkeypatch.setattr(sglang_service, "only_one", only_one)
+    monkeypatch.setattr(systemd, "is_here", lambda: True)
+    monkeypatch.setattr(systemd, "installed_instances", lambda: facts["installed"])
+    monkeypatch.setattr(release, "schema", lambda path: facts["schema"])
+    monkeypatch.setattr(launch, "check", lambda *_: None)
+    monkeypatch.setattr(launch, "compare", compare)
+    monkeypatch.setattr(launch, "start", start)
+    entries = [{**ENTRY, "env": {}, "secrets": {}}, {**ENTRY, "name": "b", "port": 30001, "env": {}, "secrets": {}}]
+    facts["params"] = {"release": "/opt/r", "user": "sglang", "state_dir": "/var/lib/sglang", "instances": entries}
+    return facts
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_what_differs_is_started_and_told(host: dict[str, Any], check_mode: bool) -> None:
+    host |= {"compared": {"a": [], "b": ["secrets differ"]}, "check_mode": check_mode, "installed": ["a", "b", "old"]}
+    sglang_service.main()
+    assert host["started"] == ([] if check_mode else ["b"])
+    unit = "/etc/systemd/system/sglang-b.service"
+    assert host["result"] == {
+        "changed": True,
+        "instances": [
+            {"name": "a", "launch": "L0", "reasons": []},
+            {"name": "b", "launch": "L0" if check_mode else "L1", "reasons": ["secrets differ"]},
+        ],
+        "unlisted": ["old"],
+        "diff": [{"before": "before", "after": "after", "before_header": unit, "after_header": unit}],
+    }
+    assert len(host["warned"]) == 1
+    # what is returned is what is documented
+    documented = set(yaml.safe_load(sglang_service.RETURN))
+    assert host["result"].keys() - {"changed", "diff"} == documented
+
+
+def test_nothing_is_changed_where_nothing_differs(host: dict[str, Any]) -> None:
+    host["compared"] = {"a": [], "b": []}
+    sglang_service.main()
+    assert (host["result"]["changed"], host["result"]["diff"], host["started"]) == (False, [], [])
+
+
+def test_without_a_release_nothing_is_started(host: dict[str, Any]) -> None:
+    host |= {"compared": {"a": ["not installed"], "b": []}, "schema": None}
+    with pytest.raises(Exit, match="there is no release in /opt/r: install it with sglang_release first"):
+        sglang_service.main()
+    assert host["started"] == []
+    host["check_mode"] = True
+    sglang_service.main()
+    assert host["result"]["changed"]

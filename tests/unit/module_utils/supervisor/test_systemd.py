@@ -86,7 +86,7 @@ def settings_of(unit: str) -> list[tuple[str, str]]:
                 line = line[:-1] + " " + following
         if "=" in line:
             key, _, value = line.partition("=")
-            found.append((key.strip(), value.strip()))
+            found.append((key.strip(" \t\n\r"), value.strip(" \t\n\r")))
     return found
 
 
@@ -101,8 +101,8 @@ def environment_of(unit: str) -> dict[str, str]:
     return {name: value for name, _, value in (assignment.partition("=") for assignment in assignments)}
 
 
-def unit(argv: list[str], environment: dict[str, str] | None = None) -> str:
-    return systemd.unit_text("a", "L1", argv, environment or {}, "sglang", "/var/lib/sglang/a")
+def unit(argv: list[str], environment: dict[str, str] | None = None, secret_env: str | None = None) -> str:
+    return systemd.unit_text("a", "L1", argv, environment or {}, secret_env, "sglang", "/var/lib/sglang/a/home")
 
 
 @given(words)
@@ -138,6 +138,7 @@ def test_a_variable_comes_back(name: str, value: str) -> None:
 
 
 @given(st.lists(words, max_size=6), st.dictionaries(st.from_regex(r"\A[A-Z][A-Z0-9_]*\Z"), words, max_size=3))
+@example(["\u00a0"], {"A": "\u00a0"})
 def test_a_unit_gives_back_what_it_was_made_of(arguments: list[str], environment: dict[str, str]) -> None:
     environment.pop("SGLANG_LAUNCH_ID", None)
     made = unit(["/opt/sglang/bin/python", *arguments], environment)
@@ -181,15 +182,87 @@ def test_plain_words_are_left_readable() -> None:
 
 def test_how_the_service_is_run() -> None:
     found = dict(settings_of(unit(["/bin/python"])))
-    assert {key: found[key] for key in ("User", "Group", "WorkingDirectory", "ReadWritePaths")} == {
+    assert {key: found[key] for key in ("User", "WorkingDirectory", "ReadWritePaths")} == {
         "User": "sglang",
-        "Group": "sglang",
-        "WorkingDirectory": "/var/lib/sglang/a",
-        "ReadWritePaths": "/var/lib/sglang/a",
+        "WorkingDirectory": "/var/lib/sglang/a/home",
+        "ReadWritePaths": "/var/lib/sglang/a/home",
     }
+    assert "Group" not in found  # the user's own, whatever its name
     assert found["KillMode"] == "mixed"
     assert found["RestartPreventExitStatus"] == "1 2"
     assert found["WantedBy"] == "multi-user.target"
+
+
+def test_secret_variables_are_in_a_file_that_the_unit_names() -> None:
+    assert "EnvironmentFile" not in dict(settings_of(unit(["/bin/python"])))
+    found = settings_of(unit(["/bin/python"], {"A": "1"}, "/var/lib/sglang/a/launches/L1/secrets.env"))
+    assert [value for key, value in found if key == "EnvironmentFile"] == ["/var/lib/sglang/a/launches/L1/secrets.env"]
+
+
+def read_environment_file(content: str) -> dict[str, str]:
+    """Read double-quoted assignments by systemd.exec(5): a backslash escapes `"`, `\\`, `` ` ``, `$` as in a shell."""
+    found: dict[str, str] = {}
+    letters = iter(content)
+    for first in letters:
+        name = first
+        for letter in letters:
+            if letter == "=":
+                break
+            name += letter
+        assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name), f"systemd ignores {name!r}"
+        assert next(letters) == '"'
+        value = ""
+        for letter in letters:
+            if letter == '"':
+                break
+            if letter == "\\":
+                letter = next(letters)
+                assert letter in '"\\`$', f"systemd keeps the backslash before {letter!r}"
+            value += letter
+        else:
+            raise AssertionError(f"unbalanced quoting: {content}")
+        assert next(letters) == "\n"
+        found[name] = value
+    return found
+
+
+secret_words = words | st.text(st.sampled_from("\"'\\$`#;= \nan"), max_size=12)
+
+
+@given(st.dictionaries(st.from_regex(r"\A[A-Z_][A-Z0-9_]*\Z"), secret_words, max_size=3))
+@example({})
+@example({"A": "", "B": '"', "C": "\\", "D": "$HOME ${HOME}", "E": "`id`", "F": "a\\", "G": "'", "H": " a ", "I": "%n"})
+@example({"A": '1"\nB="2', "C": "\r\n\t# x"})
+def test_secret_variables_come_back(variables: dict[str, str]) -> None:
+    content = systemd.environment_file(variables)
+    assert read_environment_file(content) == variables
+    assert systemd.variables_of(content) == variables
+    assert systemd.environment_file(dict(reversed(variables.items()))) == content
+
+
+GENERATOR = Path("/usr/lib/systemd/user-environment-generators/30-systemd-environment-d-generator")
+
+
+@pytest.mark.skipif(not GENERATOR.exists(), reason="needs systemd's generator of environments")
+def test_a_real_systemd_reads_secret_variables_the_same(tmp_path: Path) -> None:
+    """The parser of EnvironmentFile= reads environment.d(5) too, where `$` is expanded and an empty value unsets."""
+    variables = {f"A{index}": word for index, word in enumerate(AWKWARD) if word and "$" not in word}
+    variables["LINES"] = 'one\ntwo # "no comment"\r\n;x=y\tz'
+    (tmp_path / "environment.d").mkdir()
+    (tmp_path / "environment.d/a.conf").write_bytes(systemd.environment_file(variables).encode())
+    where = {"XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    done = subprocess.run([GENERATOR], env=where, capture_output=True, check=True)
+    shown = dict(line.partition("=")[::2] for line in done.stdout.decode().split("\n"))
+    assert {name: read_shell(shown[name]) for name in variables} == variables
+
+
+def read_shell(shown: str) -> str:
+    """Unquote a value as the generator shows it."""
+    if not shown.startswith('"'):
+        return shown
+    inner = re.sub(r"\\([0-7]{3})", lambda match: f"\\x{int(match[1], 8):02x}", shown)
+    (value,) = read_words(re.sub(r"\\([$`])", r"\1", inner))
+    return value
 
 
 @pytest.mark.parametrize(
@@ -216,6 +289,13 @@ def test_launch_of(content: str, launch: str | None) -> None:
 def test_variables_that_systemd_would_lose(name: str, value: str, problem: str | None) -> None:
     found = systemd.variable_problem(name, value)
     assert found == problem if problem is None else str(found).startswith(problem)
+
+
+def test_the_place_of_a_wrong_variable_is_named() -> None:
+    assert str(systemd.variable_problem("A-B", "x", "secrets")).startswith("'A-B' under 'secrets' is no name")
+    assert (
+        str(systemd.variable_problem("A", "x\0", "secrets")) == "'A' under 'secrets' holds a NUL character: delete it"
+    )
 
 
 @pytest.fixture
@@ -251,6 +331,26 @@ def test_only_units_of_ours_are_instances(folder: Path) -> None:
     assert systemd.read_unit("c") == ""
 
 
+@pytest.mark.parametrize(
+    ("cgroups", "instance"),
+    [
+        ([], None),
+        (["/system.slice/sglang-b.service"], "b"),
+        (["/", "/lxc/130/system.slice/sglang-a-1.service/worker"], "a-1"),
+        (["/system.slice/sglang-hand.service", "/system.slice/sglang-b.service"], "b"),
+        (["/system.slice/sglang-hand.service"], None),  # not of this tool
+        (["/system.slice/sglang-gone.service"], None),
+        (["/system.slice/sglang-b.service.d"], None),
+        (["/system.slice/not-sglang-b.service"], None),
+    ],
+)
+def test_the_instance_of_a_control_group(folder: Path, cgroups: list[str], instance: str | None) -> None:
+    (folder / "sglang-b.service").write_text(unit(["/bin/python"]))
+    (folder / "sglang-a-1.service").write_text(unit(["/bin/python"]))
+    (folder / "sglang-hand.service").write_text("[Service]\nExecStart=/bin/x\n")
+    assert systemd.instance_in(cgroups) == instance
+
+
 def test_a_launch_is_started_from_its_unit(folder: Path, commands: dict[str, Any]) -> None:
     systemd.start_launch("a", "text")
     assert (folder / "sglang-a.service").read_text() == "text"
@@ -263,9 +363,56 @@ def test_a_launch_is_started_from_its_unit(folder: Path, commands: dict[str, Any
 
 
 def test_a_refusal_of_systemd_is_passed_on(folder: Path, commands: dict[str, Any]) -> None:
-    commands["systemctl restart"] = (1, "", "Job failed.\nSee logs.\n")
-    with pytest.raises(Refused, match=r"systemctl restart sglang-a\.service failed: Job failed\. \| See logs\."):
+    commands["systemctl daemon-reload"] = (1, "", "Job failed.\nSee logs.\n")
+    with pytest.raises(Refused, match=r"systemctl daemon-reload failed: Job failed\. \| See logs\."):
         systemd.start_launch("a", "text")
+
+
+def ended(status: int, invocation: str = "0123456789abcdef0123456789abcdef", code: int = 1) -> str:
+    shown = SHOWN.replace("ExecMainStatus=0\nExecMainCode=0", f"ExecMainStatus={status}\nExecMainCode={code}")
+    return shown.replace("InvocationID=0123456789abcdef0123456789abcdef", f"InvocationID={invocation}")
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (200, "the server's home can not be entered: its user must be able to pass every folder above it"),
+        (203, "the release's interpreter can not be run: its user must be able to pass every folder above it"),
+        (217, "the user does not exist any more: deploy again"),
+        (226, "this host allows no mount namespaces: in a Proxmox container run 'pct set VMID --features nesting=1'"),
+        (218, "systemd could not start it"),
+    ],
+)
+def test_a_service_that_does_not_start_is_told_with_its_way(
+    folder: Path, commands: dict[str, Any], status: int, why: str
+) -> None:
+    commands["systemctl restart"] = (1, "", "Job failed.\nSee logs.\n")
+    commands["systemctl show"] = (0, ended(status), "")
+    log = "journalctl --output=cat --no-pager --lines=3 _SYSTEMD_INVOCATION_ID=0123456789abcdef0123456789abcdef"
+    commands[log] = (0, "one\ntwo\nFailed to set up mount namespacing\nFailed at step NAMESPACE\n", "")
+    with pytest.raises(Refused) as caught:
+        systemd.start_launch("a", "text")
+    assert str(caught.value) == (
+        f"sglang-a.service does not start (exited {status}): {why}. "
+        "two | Failed to set up mount namespacing | Failed at step NAMESPACE"
+    )
+
+
+def test_a_service_that_waits_for_its_restart_has_its_log_too(folder: Path, commands: dict[str, Any]) -> None:
+    commands["systemctl restart"] = (1, "", "")
+    commands["systemctl show"] = (0, ended(226, invocation=""), "")
+    commands["journalctl --output=json"] = (0, json.dumps({"INVOCATION_ID": "b2"}) + "\n", "")
+    commands["journalctl --output=cat --no-pager --lines=3 _SYSTEMD_INVOCATION_ID=b2"] = (0, "why\n", "")
+    with pytest.raises(Refused, match=r"does not start \(exited 226\): .*nesting=1'\. why$"):
+        systemd.start_launch("a", "text")
+
+
+def test_a_service_without_a_process_or_a_log_is_told_with_its_result(folder: Path, commands: dict[str, Any]) -> None:
+    commands["systemctl restart"] = (1, "", "")
+    commands["systemctl show"] = (0, SHOWN.replace("Result=success", "Result=resources"), "")
+    with pytest.raises(Refused) as caught:
+        systemd.start_launch("a", "text")
+    assert str(caught.value) == "sglang-a.service does not start (resources): systemd could not start it"
 
 
 SHOWN = """ActiveState=active
@@ -347,8 +494,9 @@ def test_the_log_of_one_invocation(commands: dict[str, Any]) -> None:
 )
 def test_the_last_invocation(commands: dict[str, Any], entries: list[dict[str, str]], newest: str) -> None:
     commands["journalctl"] = (0, "".join(json.dumps(entry) + "\n" for entry in entries), "")
-    assert systemd.last_invocation("a", 0) == newest
-    assert "--unit=sglang-a.service" in commands["ran"][0].split()
+    assert systemd.last_invocation("a", 1795983804.4) == newest
+    # seconds since the epoch: a time of the day would depend on the zone
+    assert {"--unit=sglang-a.service", "--since=@1795983804"} <= set(commands["ran"][0].split())
 
 
 SYSTEMD = Path("/lib/systemd/systemd")

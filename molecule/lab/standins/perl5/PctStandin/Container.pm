@@ -344,7 +344,7 @@ sub status ($vmid, $config) {
     return \%status;
 }
 
-# ---- helpers
+# ---- files
 
 sub read_file ($path) {
     open my $file, '<', $path or return undef;
