@@ -121,8 +121,11 @@ def check(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> N
     twice = instance.secrets.keys() & {*instance.args, *instance.env}
     if twice:
         raise Refused(f"{where}: '{min(twice)}' is under 'secrets' and elsewhere too: keep the one under 'secrets'")
-    if instance.gpus and "CUDA_VISIBLE_DEVICES" in instance.env:
-        raise Refused(f"{where}: 'gpus' and CUDA_VISIBLE_DEVICES under 'env' say the same thing: keep 'gpus'")
+    if instance.gpus and "CUDA_VISIBLE_DEVICES" in {*instance.env, *instance.secrets}:
+        raise Refused(f"{where}: 'gpus' and CUDA_VISIBLE_DEVICES say the same thing: keep 'gpus'")
+    empty = [name for name, value in sorted(instance.secret_env.items()) if not value]
+    if empty:
+        raise Refused(f"{where}: the secret '{empty[0]}' is empty: set it or delete it")
     places = {"env": instance.env, "secrets": instance.secret_env}
     told = [
         systemd.variable_problem(name, under[name], place) for place, under in places.items() for name in sorted(under)
@@ -288,7 +291,15 @@ def _uid(user: str) -> int | None:
 def _ensure_user(user: str) -> pwd.struct_passwd:
     """Return the service user, made without a password, a login or a home if there is none of that name."""
     if _uid(user) is None:
-        make = ["useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", user]
+        make = [
+            "/usr/sbin/useradd",
+            "--system",
+            "--user-group",
+            "--no-create-home",
+            "--shell",
+            "/usr/sbin/nologin",
+            user,
+        ]
         done = run(make)
         if done.returncode != 0:
             raise Refused(f"can not make the user '{user}': {' | '.join(last_lines(done.stderr, 2))}")
@@ -297,10 +308,10 @@ def _ensure_user(user: str) -> pwd.struct_passwd:
 
 def _read_record(folder: Path) -> dict[str, Any] | None:
     try:
-        record: dict[str, Any] = json.loads((folder / "launch.json").read_text(encoding="utf-8"))
+        record = json.loads((folder / "launch.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return record
+    return record if isinstance(record, dict) else None
 
 
 def _secrets_in_place(folder: Path) -> dict[str, str]:

@@ -120,7 +120,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch, release
-from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, only_one, require_root
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, only_one, require_root, writing_below
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import instance_problems
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
@@ -164,7 +164,7 @@ def main() -> None:
     try:
         _check_host(asked["instances"])
         # an interrupted deployment may still be at work here
-        with only_one(LOCK, "starts instances on this host", LOCK_WAIT):
+        with writing_below(LOCK.parent), only_one(LOCK, "starts instances on this host", LOCK_WAIT):
             schema = release.schema(host.release)
             for instance in instances:
                 launch.check(instance, host, schema)

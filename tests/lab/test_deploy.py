@@ -54,6 +54,28 @@ def test_a_second_run_changes_nothing_and_shows_what_serves(deployed: None) -> N
     assert "[WARNING]" not in run.output
 
 
+@pytest.mark.slow
+def test_the_demo_on_a_running_lab_changes_nothing(deployed: None) -> None:
+    done = subprocess.run(
+        [str(PROJECT / "bin/demo")],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    run = Run(done.returncode, done.stdout + done.stderr)
+    assert run.status == 0, run
+    assert run.count("ct129", "changed") == run.count("ct130", "changed") == 0
+
+
+def test_health_can_be_asked_alone(deployed: None) -> None:
+    run = deploy("-l", "kpro5", playbook="playbooks/health.yml")
+    assert run.status == 0, run
+    assert run.count("ct129", "changed") == 0
+    assert sum(line.split()[:2] == ["ct129", "tiny"] for line in run.output.splitlines()) == 1
+
+
 def test_check_mode_of_a_converged_host_reports_nothing(deployed: None) -> None:
     run = deploy("-l", "ct129", "--check", "--diff")
     assert run.status == 0, run
@@ -159,35 +181,13 @@ def test_secrets_are_seen_nowhere(ct130: Host) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("after", [0.3, 1.5])
 def test_an_interrupted_start_is_repaired_by_the_next_run(ct130: Host, after: float) -> None:
-    run = interrupted("Start a launch", after, "-l", "ct130", extra=with_args(max_running_requests=2))
+    run = interrupted("Run the instances", after, "-l", "ct130", extra=with_args(max_running_requests=2))
     assert run.status != 0, run
     again = deploy("-l", "ct130")
     assert again.status == 0, again
     info = json.loads(ct130.check_output("python3 -c %s http://127.0.0.1:30000/server_info", GET))
     assert info["max_running_requests"] == 8
     assert deploy("-l", "ct130").count("ct130", "changed") == 0
-
-
-@pytest.mark.slow
-def test_the_demo_on_a_running_lab_changes_nothing(deployed: None) -> None:
-    done = subprocess.run(
-        [str(PROJECT / "bin/demo")],
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    run = Run(done.returncode, done.stdout + done.stderr)
-    assert run.status == 0, run
-    assert run.count("ct129", "changed") == run.count("ct130", "changed") == 0
-
-
-def test_health_can_be_asked_alone(deployed: None) -> None:
-    run = deploy("-l", "kpro5", playbook="playbooks/health.yml")
-    assert run.status == 0, run
-    assert run.count("ct129", "changed") == 0
-    assert sum(line.split()[:2] == ["ct129", "tiny"] for line in run.output.splitlines()) == 1
 
 
 @pytest.mark.slow

@@ -545,7 +545,7 @@ def test_a_user_that_is_not_there_is_made(
     monkeypatch.setattr(launches, "run", run)
     monkeypatch.setattr(launches.pwd, "getpwnam", lambda name: users[name])
     launches.start(instance, dataclasses.replace(host, user="sglang"), SCHEMA)
-    assert [argv[0] for argv in ran] == ["useradd"]
+    assert [argv[0] for argv in ran] == ["/usr/sbin/useradd"]
     assert ran[0][-1] == "sglang"
     assert {"--system", "--user-group", "--no-create-home"} <= set(ran[0])
     assert ran[0][ran[0].index("--shell") + 1] == "/usr/sbin/nologin"
@@ -684,7 +684,9 @@ def test_a_check_of_what_is_in_order(supervisor: Supervisor, host: Host, instanc
         ({"secrets": {"Hf_Token": SECRET}}, "'Hf_Token' under 'secrets' is no option of this SGLang"),
         ({"secrets": {"SGLANG_X": SECRET}}, f"'SGLANG_X' {TWICE}"),
         ({"secrets": {"tokenizer_path": SECRET}, "args": {"tokenizer_path": "x"}}, f"'tokenizer_path' {TWICE}"),
-        ({"env": {"CUDA_VISIBLE_DEVICES": "0"}}, "'gpus' and CUDA_VISIBLE_DEVICES under 'env' say the same thing"),
+        ({"secrets": {"HF_TOKEN": ""}}, "the secret 'HF_TOKEN' is empty: set it or delete it"),
+        ({"secrets": {"CUDA_VISIBLE_DEVICES": "0"}}, "'gpus' and CUDA_VISIBLE_DEVICES say the same thing"),
+        ({"env": {"CUDA_VISIBLE_DEVICES": "0"}}, "'gpus' and CUDA_VISIBLE_DEVICES say the same thing"),
         ({"model": "/nowhere/m"}, "the model directory /nowhere/m has no config.json: correct 'model' or mount it"),
     ],
 )
