@@ -88,7 +88,7 @@ containers:
     pct_node: kpro5
 
 # a node that root cannot log in to
-containers:
+containers_of_kpro6:
   vars:
     ansible_user: deploy
     ansible_pct_node_become: sudo # deploy ALL=(root) NOPASSWD: /usr/sbin/pct

@@ -586,7 +586,7 @@ def test_a_launch_without_its_record_is_a_reason(supervisor: Supervisor, host: H
     assert launches.compare(instance, host, SCHEMA).reasons == ("the launch has no record",)
 
 
-@pytest.mark.parametrize("content", ["", "{", "not JSON"])
+@pytest.mark.parametrize("content", ["", "{", "not JSON", "[]"])
 def test_a_launch_with_a_damaged_record_is_a_reason(
     supervisor: Supervisor, host: Host, instance: Instance, content: str
 ) -> None:
