@@ -69,6 +69,7 @@ def test_the_demo_on_a_running_lab_changes_nothing(deployed: None) -> None:
     assert run.count("ct129", "changed") == run.count("ct130", "changed") == 0
 
 
+@pytest.mark.slow
 def test_health_can_be_asked_alone(deployed: None) -> None:
     run = deploy("-l", "kpro5", playbook="playbooks/health.yml")
     assert run.status == 0, run
@@ -95,6 +96,7 @@ def test_check_mode_shows_exactly_the_changed_argument(deployed: None) -> None:
     assert main_pid(container(129)) == before
 
 
+@pytest.mark.slow
 def test_check_mode_of_another_release_installs_nothing(deployed: None) -> None:
     before = main_pid(container(129))
     run = deploy("-l", "ct129", "--check", "--diff", extra={"sglang_install_version": "0.5.22"})

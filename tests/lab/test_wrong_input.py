@@ -29,7 +29,9 @@ def instance(**changed: Any) -> dict[str, Any]:
             {"sglang_server_instances": [instance(), instance(name="other")]},
             "instance 'other' has the port 30000, which instance 'tiny' has too",
         ),
-        ({"sglang_server_instances": [instance(name="Tiny!")]}, "has the name 'Tiny!'"),
+        pytest.param(
+            {"sglang_server_instances": [instance(name="Tiny!")]}, "has the name 'Tiny!'", marks=pytest.mark.slow
+        ),
         ({"sglang_server_instances": [instance(arg={})]}, "instance 'tiny' has a key 'arg': it may have name, model"),
         (with_args(max_running_request=8), "no option 'max_running_request'; did you mean 'max_running_requests'?"),
         pytest.param(
@@ -42,7 +44,7 @@ def instance(**changed: Any) -> dict[str, Any]:
             "'port' is not an argument of an instance: set 'port' of the instance",
             marks=pytest.mark.slow,
         ),
-        (with_args(api_key="x"), "move it to 'secrets' of the instance"),
+        pytest.param(with_args(api_key="x"), "move it to 'secrets' of the instance", marks=pytest.mark.slow),
         pytest.param(
             {"sglang_server_instances": [instance(model="/srv/lab/models/none")]},
             "/srv/lab/models/none has no config.json",

@@ -100,7 +100,7 @@ def sources(*suffixes: str) -> Iterator[Path]:
     folders = [ROOT]
     for folder in folders:
         for path in sorted(folder.iterdir()):
-            if path.is_symlink() or path in GENERATED:
+            if path.is_symlink() or path in GENERATED or path.name == ".plugin-cache.yaml":
                 continue
             if path.is_dir() and (not path.name.startswith(".") or path.name == ".ci") and path.name != "output":
                 folders.append(path)
