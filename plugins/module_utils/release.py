@@ -132,7 +132,7 @@ def _build(spec: ReleaseSpec, uv: str, environment: Mapping[str, str], schema_pr
     listing = _step(spec, "listing", [uv, "pip", "freeze", "--quiet", "--python", python], environment)
     options = _step(spec, "importing the server", [python, "-I", "-"], environment, stdin=schema_probe)
     # packages may write to standard output when they are imported, and when the interpreter ends
-    described, _ = json.JSONDecoder().raw_decode(options[options.index('{"sglang_version"') :])
+    described, _end = json.JSONDecoder().raw_decode(options[options.index('{"sglang_version"') :])
     if described["sglang_version"] != spec.version:
         found = described["sglang_version"]
         raise Refused(f"asked for SGLang {spec.version}, but {found} was installed in {spec.path}")
