@@ -85,9 +85,8 @@ def up() -> None:
 
 def down() -> None:
     """Stop the machines and remove what they wrote."""
-    if shutil.which("lxc-info"):
-        for name in (NODE, RENTAL):
-            stop(name)
+    for name in (NODE, RENTAL):
+        stop(name)
     _stop_proxy()
     if Path("/sys/class/net", BRIDGE).exists():
         run("ip", "link", "delete", BRIDGE)
@@ -104,12 +103,12 @@ def purge() -> None:
 
 def status() -> None:
     """Print each machine and its state."""
-    node_runs = bool(shutil.which("lxc-info")) and is_running(NODE)
+    node_runs = is_running(NODE)
     print(f"lab: kpro5   {NODE_ADDRESS}:22    {'running' if node_runs else 'stopped'}")
     for vmid, kind in CONTAINERS.items():
         state = _on_node("pct", "status", str(vmid)).stdout.strip().removeprefix("status: ") if node_runs else "stopped"
         print(f"lab: ct{vmid}   on kpro5        {state} ({kind})")
-    rental_runs = bool(shutil.which("lxc-info")) and is_running(RENTAL)
+    rental_runs = is_running(RENTAL)
     print(f"lab: rental  {RENTAL_ADDRESS}:{RENTAL_PORT} {'running' if rental_runs else 'stopped'} (no systemd)")
 
 

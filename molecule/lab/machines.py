@@ -33,7 +33,9 @@ RENTAL_PORT = 2222
 
 
 def is_running(name: str) -> bool:
-    """Tell whether the outer machine `name` runs."""
+    """Tell whether the outer machine `name` runs; where LXC is not installed none does."""
+    if not shutil.which("lxc-info"):
+        return False
     return run("lxc-info", "-P", LXC_PATH, "-n", name, "-s", "-H", check=False).stdout.strip() == "RUNNING"
 
 
