@@ -8,14 +8,20 @@ name: pct
 author: gpuops contributors (@gpuops)
 short_description: Run tasks in a Proxmox LXC container through its node
 description:
-  - Logs in at the Proxmox VE node with Ansible's own ssh connection plugin and runs each command in the container
-    with C(pct exec). The container needs neither an SSH server nor an address.
+  - Logs in at the Proxmox VE node with Ansible's own ssh connection plugin, with everything that one offers, and runs
+    each command in the container. The container needs neither an SSH server nor an address.
   - All containers of a node share one SSH connection (C(ControlPersist)).
-  - Everything runs as root of the container, the only user of C(pct exec); C(become) gives another one.
-  - Commands start in root's home directory, or in C(/) without one, with E(HOME), E(USER), E(LOGNAME) and E(PATH) set
-    for the container's root; the rest of the environment is that of the login at the node.
-  - Files travel through C(pct exec) too. They are written beside their place, counted and renamed, so that a full disk
-    is an error.
+  - Everything runs as root of the container; C(become) gives another user.
+  - Commands start in root's home directory, or in C(/) without one. Their environment is that of a fresh login of the
+    container's root, and nothing of the node's.
+  - A command whose task is interrupted, times out or loses its connection is ended in the container, with all its
+    descendants, first by SIGTERM, after 3 seconds by SIGKILL. What has become a daemon, as C(async) does, goes on.
+  - Files are written beside their place, compared by size and SHA-256 and then renamed, so that a full disk is an error.
+    A file that is overwritten keeps its mode and owner.
+  - A container that is missing, moved to another node, stopped, suspended or locked makes the host unreachable, with
+    one sentence that says so. This is asked for each command.
+requirements:
+  - On the node C(perl), which Proxmox VE brings. In the container C(sh), C(env), and for files C(sha256sum) and C(stat).
 extends_documentation_fragment:
   - gpuops.sglang.ssh_options
 options:
@@ -38,33 +44,65 @@ options:
     required: true
     vars:
       - name: ansible_pct_vmid
+  entry:
+    description:
+      - How a command enters the container.
+      - V(quick) makes the checks of C(pct exec) itself and then enters as C(pct exec) does, with C(lxc-attach). That
+        costs some hundredths of a second.
+      - V(strict) runs C(pct exec) once for each command. That costs about 1.3 seconds of CPU on the node each time.
+    type: str
+    choices: [quick, strict]
+    default: quick
+    vars:
+      - name: ansible_pct_entry
+  locked:
+    description:
+      - What to do when the container has a lock, because a backup, a migration or a snapshot of it runs.
+      - V(refuse) is what C(pct set) and C(pct stop) do, V(enter) is what C(pct exec) does.
+      - With O(entry=strict) and O(node_become=sudo) the lock is not known, and the container is entered.
+    type: str
+    choices: [refuse, enter]
+    default: refuse
+    vars:
+      - name: ansible_pct_locked
   node:
     description: Name of the node in messages, by default its O(host).
     type: str
     vars:
       - name: ansible_pct_node
       - name: pct_node
+  node_connection:
+    description: How the node is reached. With V(local) Ansible runs on the node itself, and no SSH is used.
+    type: str
+    choices: [ssh, local]
+    default: ssh
+    vars:
+      - name: ansible_pct_node_connection
   node_user:
     description: Login at the node, for an O(remote_user) that is meant for other hosts.
     type: str
     vars:
       - name: ansible_pct_node_user
   node_become:
-    description: How the login at the node becomes root, which C(pct) needs. V(sudo) must not ask for a password.
+    description:
+      - How the login at the node becomes root. V(sudo) must not ask for a password.
+      - With O(entry=quick) the rule is for C(/usr/bin/perl), with O(entry=strict) for O(pct_executable). Either gives
+        root of the node to a login that wants it.
     type: str
     choices: [none, sudo]
     default: none
     vars:
       - name: ansible_pct_node_become
   pct_executable:
-    description: Path of C(pct) on the node.
+    description: Path of C(pct) on the node, for O(entry=strict).
     type: str
     default: /usr/sbin/pct
     vars:
       - name: ansible_pct_executable
 notes:
-  - C(pct exec) passes no signals on, so a command goes on in the container after an interrupted or timed out task.
   - C(become_method=su) to a user without a login shell needs C(become_flags=-s /bin/sh).
+  - The end of a command whose controller is killed needs C(setpriv) of util-linux on the controller; without it the
+    command ends when its SSH connection does.
 """
 
 EXAMPLES = r"""
@@ -91,17 +129,29 @@ containers:
 containers_of_kpro6:
   vars:
     ansible_user: deploy
-    ansible_pct_node_become: sudo # deploy ALL=(root) NOPASSWD: /usr/sbin/pct
+    ansible_pct_node_become: sudo # deploy ALL=(root) NOPASSWD: /usr/bin/perl
+
+# Ansible on the node itself
+ct131:
+  ansible_connection: gpuops.sglang.pct
+  ansible_pct_vmid: 131
+  ansible_pct_node_connection: local
 """
 
 import contextlib
+import functools
+import hashlib
+import multiprocessing
 import os
 import secrets
+import shutil
+import threading
 from typing import Any
 
 from ansible.errors import AnsibleAuthenticationFailure, AnsibleConnectionFailure, AnsibleError, AnsibleFileNotFound
 from ansible.plugins.connection.ssh import Connection as SshConnection
 from ansible_collections.gpuops.sglang.plugins.module_utils import pct
+from ansible_collections.gpuops.sglang.plugins.module_utils.pct_programs import fetch_script, put_script, sent
 
 Result = tuple[int, bytes, bytes]  # exit code, stdout, stderr
 
@@ -123,11 +173,19 @@ class Connection(SshConnection):
         self.set_option("remote_user", "root")
 
     def _build_command(self, binary: str, subsystem: str, *other_args: bytes | str) -> list[bytes]:
+        if self.get_option("node_connection") == "local":
+            # the last word only satisfies ssh's plugin, which looks for ssh among the words before it waits for a
+            # password prompt
+            return [b"/bin/sh", b"-c", os.fsencode(other_args[-1]), os.fsencode(self.get_option("ssh_executable"))]
         self.set_option("remote_user", self._login)
         try:
             return super()._build_command(binary, subsystem, *other_args)
         finally:
             self.set_option("remote_user", "root")
+
+    def reset(self) -> None:
+        if self.get_option("node_connection") == "ssh":
+            super().reset()
 
     def exec_command(self, cmd: str, in_data: bytes | None = None, sudoable: bool = True) -> Result:
         host = self.get_option("host") or self._play_context.remote_addr
@@ -139,42 +197,63 @@ class Connection(SshConnection):
                 login=self._login or "",
                 sudo=self.get_option("node_become") == "sudo",
                 executable=self.get_option("pct_executable"),
+                entry=self.get_option("entry"),
+                locked=self.get_option("locked"),
             )
         )
-        return self._call.result(*super().exec_command(self._call.remote_command(cmd), in_data, sudoable))
-
-    def _bare_run(self, cmd: list[bytes], in_data: bytes | None, sudoable: bool = True, checkrc: bool = True) -> Result:
-        code, stdout, stderr = super()._bare_run([*self._redirect, *cmd], in_data, sudoable, checkrc=False)
-        failure = self._call.failure(code, stdout, stderr)
-        if failure:
-            # an authentication failure is not tried again, which could lock the account
-            refused = b"Permission denied" in stderr or (cmd[0] == b"sshpass" and code == 5)
-            raise (AnsibleAuthenticationFailure if refused else AnsibleConnectionFailure)(failure)
+        try:
+            line = self._call.remote_command(cmd)
+        except ValueError as error:
+            raise AnsibleError(str(error)) from error
+        code, stdout, stderr = self._call.result(*super().exec_command(line, in_data, sudoable))
+        if in_data or "AnsiballZ_" in cmd:  # a module
+            no_python = pct.no_python(self._call.target, cmd, code, stderr)
+            if no_python:
+                raise AnsibleConnectionFailure(no_python)
         return code, stdout, stderr
 
+    def _bare_run(self, cmd: list[bytes], in_data: bytes | None, sudoable: bool = True, checkrc: bool = True) -> Result:
+        # ssh goes when this process does, and this one when its playbook's does, so that the node can end the command
+        _end_with_playbook()
+        setpriv = shutil.which("setpriv")
+        leash = [os.fsencode(setpriv), b"--pdeathsig", b"TERM", b"--"] if setpriv else []
+        result = super()._bare_run([*leash, *self._redirect, *cmd], in_data, sudoable, checkrc=False)
+        failure = self._call.failure(*result)
+        if failure:
+            # an authentication failure is not tried again, which could lock the account
+            refused = b"Permission denied" in result[2] or (cmd[0] == b"sshpass" and result[0] == 5)
+            raise (AnsibleAuthenticationFailure if refused else AnsibleConnectionFailure)(failure)
+        return result
+
     def _send_initial_data(self, fh: Any, in_data: bytes, ssh_process: Any) -> None:
-        # what refuses a command also closes its stdin, and says why by its exit code and stderr
-        with contextlib.suppress(AnsibleConnectionFailure):
-            super()._send_initial_data(fh, in_data, ssh_process)
+        # beside the reading of the output, or a command that answers while it reads would wait for ever
+        threading.Thread(target=_feed, args=(os.dup(fh.fileno()), in_data), daemon=True).start()
+        fh.close()
 
     def put_file(self, in_path: str, out_path: str) -> Result:
         if not os.path.exists(in_path):
             raise AnsibleFileNotFound(f"{in_path} does not exist on the controller")
-        code, stdout, stderr = self._transfer("<", in_path, pct.put_script(out_path, os.path.getsize(in_path)))
+        status = os.stat(in_path)
+        script = put_script(out_path, status.st_size, _sha256(in_path), status.st_mode & 0o777)
+        code, stdout, stderr = self._transfer("<", in_path, script)
         if code:
-            raise AnsibleError(self._transfer_error(f"cannot write {out_path} in", pct.last_line(stderr)))
+            raise AnsibleError(self._transfer_error(f"cannot write {out_path} in", pct.last_lines(stderr, 2)))
         return code, stdout, stderr
 
     def fetch_file(self, in_path: str, out_path: str) -> Result:
         part = os.path.join(os.path.dirname(out_path), f".gpuops-{secrets.token_hex(8)}")
         try:
-            code, stdout, stderr = self._transfer(">", part, pct.fetch_script(in_path))
-            sent = pct.sent_size(stderr)
-            if code or sent < 0:
-                raise AnsibleError(self._transfer_error(f"cannot read {in_path} in", pct.last_line(stderr)))
-            if os.path.getsize(part) != sent:
-                lost = f"{os.path.getsize(part)} of {sent} bytes arrived: check the free space of {out_path}"
+            code, stdout, stderr = self._transfer(">", part, fetch_script(in_path))
+            size, sum_ = sent(stderr)
+            if code or size < 0:
+                raise AnsibleError(self._transfer_error(f"cannot read {in_path} in", pct.last_lines(stderr, 2)))
+            if os.path.getsize(part) != size:
+                lost = f"{os.path.getsize(part)} of {size} bytes arrived: check the free space of {out_path}"
                 raise AnsibleError(self._transfer_error(f"cannot fetch {in_path} from", lost))
+            if _sha256(part) != sum_:
+                raise AnsibleError(
+                    self._transfer_error(f"cannot fetch {in_path} from", "other bytes arrived than sent")
+                )
             os.replace(part, out_path)
         finally:
             with contextlib.suppress(FileNotFoundError):
@@ -191,3 +270,26 @@ class Connection(SshConnection):
 
     def _transfer_error(self, what: str, why: str) -> str:
         return f"{what} container {self._call.target.vmid} on {self._call.target.node}: {why}"
+
+
+@functools.cache
+def _end_with_playbook() -> None:
+    playbook = multiprocessing.parent_process()
+    if playbook:
+        threading.Thread(target=lambda: (playbook.join(), os._exit(1)), daemon=True).start()
+
+
+def _feed(descriptor: int, data: bytes) -> None:
+    """Write all and close; what refuses a command also closes its stdin, and says why by its code and stderr."""
+    with contextlib.suppress(OSError), os.fdopen(descriptor, "wb", buffering=0) as pipe:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[pipe.write(rest) :]
+
+
+def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()

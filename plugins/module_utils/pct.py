@@ -1,64 +1,59 @@
 # Copyright (c) 2026, gpuops contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Commands inside a Proxmox container through `pct exec`, and what the errors of pct, sudo and ssh mean."""
+"""Commands inside a Proxmox container, entered from its node, and what the errors of pct, sudo and ssh mean."""
 
 from __future__ import annotations
 
-import posixpath
 import re
 import secrets
 import shlex
 from dataclasses import dataclass, field
 
+from ansible_collections.gpuops.sglang.plugins.module_utils.pct_programs import END, ENTER, INSIDE, escaped
+
 PCT = "/usr/sbin/pct"
-
-# Runs in the container as `sh -c INSIDE MARK ESCAPED`. The marks tell what the command said from what pct or ssh said.
-# pct hands in the node's environment with a short PATH and SIGPIPE ignored. 255 is ssh's own exit code: it travels
-# as 254 and a mark.
-INSIDE = "; ".join((
-    'echo "$0.started" >&2',
-    "HOME=~root USER=root LOGNAME=root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "export HOME USER LOGNAME PATH",
-    "unset SUDO_COMMAND SUDO_USER SUDO_UID SUDO_GID",
-    'cd "$HOME" 2>/dev/null || cd /',
-    'run=; env --default-signal=PIPE true 2>/dev/null && run="env --default-signal=PIPE"',
-    'text=$(printf %b. "$1")',
-    '$run /bin/sh -c "${text%.}"; code=$?',
-    "[ $code = 255 ] || exit $code",
-    'echo "$0.255" >&2; exit 254',
-))  # fmt: skip
-
-# Run in the container; the number of bytes decides, because a full disk may end a copy without an error.
-PUT = r"""if [ -d {path} ]; then echo "it is a directory" >&2; exit 1; fi
-if cat >{part}; then got=$(($(wc -c <{part})))
-if [ $got -ne {size} ]; then echo "$got of {size} bytes arrived" >&2; else mv -f {part} {path} && exit 0; fi; fi
-rm -f {part}; exit 1"""
-FETCH = r"""size=$(wc -c <{path}) && head -c $((size)) <{path} && echo "bytes sent: $((size))" >&2"""
+PERL = "/usr/bin/perl"
+ENTRIES = ("quick", "strict")
+LOCKED = ("refuse", "enter")
+LONGEST = 131071  # bytes in one argument of a program on Linux (MAX_ARG_STRLEN), such as a shell's command line
 
 # What was said before the command started -> cause and next step. The first match counts.
 REFUSALS = (
-    (r"(ipcc_send_rec|access control list).*Connection refused",
+    (r"(ipcc_send_rec|access control list).*Connection refused|no cluster file system",
      "{container}: the cluster file system of {node} is down: see 'systemctl status pve-cluster' on {node}"),
     (r"ipcc_send_rec|please run as root|Unable to load access control list",
-     "{container}: pct on {node} needs root and ran as {login}: set ansible_pct_node_become to sudo,"
+     "{container}: entering it needs root on {node} and the login is {login}: set ansible_pct_node_become to sudo,"
      " or ansible_pct_node_user to root"),
     (r"sudo: (not found|command not found|No such file)",
      "{container}: {node} has no sudo: install it, or set ansible_pct_node_user to root"),
     (r"(?m)^sudo: (?!.*not found)|^Sorry, user|not in the sudoers file",
-     "{container}: sudo on {node} does not let {login} run {pct} without a password:"
-     " add '{login} ALL=(root) NOPASSWD: {pct}' to its sudoers"),
+     "{container}: sudo on {node} does not let {login} run {program} without a password:"
+     " add '{login} ALL=(root) NOPASSWD: {program}' to its sudoers{narrower}"),
+    (r"no /etc/pve|lxc-attach: No such file|{perl}: (.*not found|No such file)|no such file or directory: {perl}",
+     "{container}: {node} is no Proxmox VE node ({said}): check that {host} is the node of the container"),
     (r"(?i){pct}: (.*not found|no such file)|no such file or directory: {pct}",
      "{container}: {node} has no {pct}: check that {host} is the Proxmox VE node, or set ansible_pct_executable"),
+    (r"moved to (?P<there>\S+)",
+     "{container} is not there any more, it is on {there}: set ansible_host to the address of {there}"),
     (r"Configuration file '.*' does not exist",
      "there is no {container}: see 'pct list' on {node} and correct ansible_pct_vmid,"
      " or ansible_host if it moved to another node"),
-    (r"container '\d+' not running|Failed to get init pid",
+    (r"container '\d+' not running|container is STOPPED|Failed to get init pid",
      "{container} is stopped: start it with 'pct start {vmid}' on {node}"),
-    (r"got timeout|is locked",
-     "{container} is locked: wait for the task that holds it, or see 'pct config {vmid}' on {node} ({said})"),
+    (r"container is (?P<state>FR\w+)",
+     "{container} is suspended: wait for the backup that did it, or go on with 'pct resume {vmid}' on {node}"),
+    (r"container is (?P<state>[A-Z]+)",
+     "{container} is {state}: wait until 'pct status {vmid}' on {node} says running"),
+    (r"is locked \((?P<lock>.+?)\)",
+     "{container} is locked ({lock}): wait for the task that holds it (see the task log of {node}),"
+     " or set ansible_pct_locked to enter"),
+    (r"got timeout",
+     "{container}: another task on {node} holds its configuration: wait for it, then run again ({said})"),
     (r"Parameter verification failed", "{container}: pct does not accept the number {vmid}: correct ansible_pct_vmid"),
     (r"Failed to exec", "{container} has no /bin/sh that runs: try 'pct enter {vmid}' on {node} ({said})"),
+    (r"Argument list too long",
+     "{container}: the command is too long for {node}: send it as a module or a script"),
 )  # fmt: skip
 
 
@@ -67,37 +62,19 @@ def exec_argv(vmid: int, argv: list[str], executable: str = PCT) -> list[str]:
     return [executable, "exec", str(vmid), "--", *argv]
 
 
-def put_script(path: str, size: int) -> str:
-    """A script that makes `path` of its stdin, whole or not at all; `size` in bytes."""
-    part = posixpath.join(posixpath.dirname(_anchored(path)), f".gpuops-{secrets.token_hex(8)}")
-    return PUT.format(path=shlex.quote(_anchored(path)), part=shlex.quote(part), size=size)
-
-
-def fetch_script(path: str) -> str:
-    """A script that writes `path` to stdout and its size to stderr, see `sent_size`."""
-    return FETCH.format(path=shlex.quote(_anchored(path)))
-
-
-def sent_size(stderr: bytes) -> int:
-    """How many bytes `fetch_script` sent, -1 if it did not say."""
-    said = re.search(rb"^bytes sent: (\d+)", stderr, re.MULTILINE)
-    return int(said.group(1)) if said else -1
-
-
-def last_line(text: bytes) -> str:
-    """The last line that says something; ssh's own debug lines do not."""
+def last_lines(text: bytes, count: int = 1) -> str:
+    """The last lines that say something, as one line; ssh's own debug lines do not."""
     lines = [line.strip() for line in text.decode(errors="replace").splitlines()]
-    return next((line for line in reversed(lines) if line and not line.startswith("debug")), "no output")
+    return "; ".join([line for line in lines if line and not line.startswith("debug")][-count:]) or "no output"
 
 
-def _escape(command: str) -> str:
-    """`command` in ASCII, for `printf %b`: pct decodes arguments by the node's locale, which spoils anything else."""
-    raw = command.encode(errors="surrogateescape").replace(b"\\", b"\\\\")
-    return re.sub(rb"[\x80-\xff]", lambda byte: b"\\0%03o" % byte.group()[0], raw).decode("ascii")
-
-
-def _anchored(path: str) -> str:
-    return path if path.startswith("/") else f"./{path}"
+def no_python(target: Target, command: str, code: int, stderr: bytes) -> str:
+    """That a module found no Python in the container, in one sentence; empty if that is not what happened."""
+    found = re.search(rb"(?m)(?:^|[ :])([^\s:]*python[0-9.]*): (?:.*not found|No such file)", stderr)
+    if code != 127 or not found or found.group(1).decode() not in command:
+        return ""
+    return (f"container {target.vmid} on {target.node} has no {found.group(1).decode()}: install Python there, for example"
+            f" with gpuops.sglang.pct_exec on {target.node}, or correct ansible_python_interpreter")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -110,45 +87,68 @@ class Target:
     login: str = ""  # empty: the ssh client chooses
     sudo: bool = False
     executable: str = PCT
+    entry: str = "quick"  # one of ENTRIES: lxc-attach with pct's own checks made here, or pct exec itself
+    locked: str = "refuse"  # one of LOCKED
 
 
 @dataclass(frozen=True)
 class Call:
-    """One command in a container: the line that a node's shell gets, and the reading of what comes back."""
+    """One command in a container: what a node is given to run, and the reading of what comes back."""
 
     target: Target
     mark: str = field(default_factory=lambda: f"pct-{secrets.token_hex(8)}")
 
-    def remote_command(self, command: str) -> str:
-        """The command line for the login shell of the node that gives `command` to /bin/sh in the container."""
-        argv = exec_argv(
-            self.target.vmid, ["/bin/sh", "-c", INSIDE, self.mark, _escape(command)], self.target.executable
-        )
-        if self.target.sudo:
-            argv = ["sudo", "-n", "--", *argv]
-        return f"echo {self.mark}.node >&2; exec {shlex.join(argv)}"
+    def node_argv(self, command: str) -> list[str]:
+        """The argv on the node that gives `command` to /bin/sh in the container."""
+        to = self.target
+        sudo = ["sudo", "-n", "--"] if to.sudo else []
+        enter = [PERL, "-e", ENTER, self.mark, str(to.vmid), to.entry, to.locked, INSIDE, escaped(command), END]
+        if to.entry == "quick":
+            return [*sudo, *enter, "lxc-attach", "-n", str(to.vmid), "--clear-env", "--"]
+        return [*enter, *sudo, *exec_argv(to.vmid, [], to.executable)]
 
-    def failure(self, code: int, stdout: bytes, stderr: bytes) -> str:
-        """Why the command did not start or its result was lost, in one sentence; empty if its result is here."""
+    def remote_command(self, command: str) -> str:
+        """The command line for the login shell of the node; ValueError if Linux takes none of that length."""
+        line = f"echo {self.mark}.node >&2; exec {shlex.join(self.node_argv(command))}"
+        if len(line) > LONGEST:
+            raise ValueError(
+                f"container {self.target.vmid} on {self.target.node}: a command of {len(command)} characters makes a"
+                f" line of {len(line)} bytes, and the longest is {LONGEST}: send it as a module or a script"
+            )
+        return line
+
+    def failure(self, code: int, stdout: bytes, stderr: bytes, reached: bool = False) -> str:
+        """Why the command did not start or its result was lost, in one sentence; empty if its result is here.
+
+        `reached`: the node is this machine, so there is no ssh that could have failed.
+        """
         to = self.target
         container = f"container {to.vmid} on {to.node}"
         if self._after("started", stdout, stderr):
             if 0 <= code < 255:
                 return ""
-            return (f"{container}: the connection to {to.node} broke while a command ran, which may go on there:"
-                    f" check the network and {to.node}, then run again ({last_line(stderr)})")  # fmt: skip
-        reached = self._after("node", stdout, stderr)
-        if not reached:
+            return (f"{container}: the connection to {to.node} broke while a command ran, which {to.node} then ends:"
+                    f" check the network and {to.node}, then run again ({last_lines(stderr)})")  # fmt: skip
+        said = (stdout, stderr) if reached else self._after("node", stdout, stderr)
+        if not said:
             address = f"{to.login}@{to.host}" if to.login else to.host
             return (f"{container} is out of reach, because ssh to {to.node} ({to.host}) failed:"
-                    f" {last_line(stderr)}; check ansible_host, the key and 'ssh {address}'")  # fmt: skip
-        text = b"".join(reached).decode(errors="replace")
+                    f" {last_lines(stderr)}; check ansible_host, the key and 'ssh {address}'")  # fmt: skip
+        text = b"".join(said).decode(errors="replace")
+        strict = to.entry == "strict"
         facts = {"container": container, "vmid": to.vmid, "node": to.node, "host": to.host, "pct": to.executable,
-                 "login": to.login or "the login user", "said": last_line(text.encode())}  # fmt: skip
+                 "login": to.login or "the login user", "said": last_lines(text.encode()),
+                 "program": to.executable if strict else PERL,
+                 "narrower": "" if strict else f", or only {to.executable} and set ansible_pct_entry to strict",
+                 }  # fmt: skip
+        programs = {"{pct}": re.escape(to.executable), "{perl}": re.escape(PERL)}
         for pattern, sentence in REFUSALS:
-            if re.search(pattern.replace("{pct}", re.escape(to.executable)), text):
-                return sentence.format(**facts)
-        return (f"{container}: pct exec ended with code {code} before the command started: {facts['said']};"
+            for name, path in programs.items():
+                pattern = pattern.replace(name, path)
+            found = re.search(pattern, text)
+            if found:
+                return sentence.format(**facts, **found.groupdict())
+        return (f"{container}: entering it ended with code {code} before the command started: {facts['said']};"
                 f" try 'pct exec {to.vmid} -- true' on {to.node}")  # fmt: skip
 
     def result(self, code: int, stdout: bytes, stderr: bytes) -> tuple[int, bytes, bytes]:

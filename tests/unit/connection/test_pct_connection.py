@@ -62,6 +62,7 @@ def connect(tmp_path: Path) -> Connect:
                 "ansible_pct_executable": str(tmp_path / "pct"),
                 "ansible_ssh_executable": str(tmp_path / "ssh"),
                 "ansible_ssh_args": "",
+                "ansible_pct_entry": "strict",
                 **variables,
             }
         )
@@ -175,7 +176,7 @@ def test_a_file_that_is_not_here_is_not_sent(connect: Connect, tmp_path: Path) -
 
 def test_a_file_that_cannot_be_written_names_itself(connect: Connect, tmp_path: Path) -> None:
     (tmp_path / "here").write_bytes(b"data" * 1000)
-    with pytest.raises(AnsibleError, match=r"cannot write .*/no/there in container 129 on kpro5: .*\.gpuops"):
+    with pytest.raises(AnsibleError, match=r"cannot write .*/no/there in container 129 on kpro5: there is no directory .*/no$"):
         connect().put_file(str(tmp_path / "here"), str(tmp_path / "no" / "there"))
 
 

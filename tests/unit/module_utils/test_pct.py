@@ -5,15 +5,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils import pct
+from ansible_collections.gpuops.sglang.plugins.module_utils.pct_programs import fetch_script, put_script, sent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-NODE = pct.Target(vmid=129, node="kpro5", host="192.0.2.5", login="deploy")
+NODE = pct.Target(vmid=129, node="kpro5", host="192.0.2.5", login="deploy", entry="strict")
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +28,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> pct.Target:
     fake = tmp_path_factory.mktemp("node") / "a pct"
     fake.write_text('#!/bin/sh\n[ "$1 $2 $3" = "exec 129 --" ] || exit 2\nshift 3\ncd /\nexec env -i PATH=/bin "$@"\n')
     fake.chmod(0o755)
-    return pct.Target(vmid=129, node="kpro5", host="192.0.2.5", login="root", executable=str(fake))
+    return pct.Target(vmid=129, node="kpro5", host="192.0.2.5", login="root", executable=str(fake), entry="strict")
 
 
 def ssh(call: pct.Call, command: str | bytes, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
@@ -87,7 +93,7 @@ def test_a_broken_pipe_ends_a_command_though_pct_ignores_it(node: pct.Target, tm
     fake = tmp_path / "pct"
     fake.write_text(f"#!/bin/sh\ntrap '' PIPE\nexec '{node.executable}' \"$@\"\n")
     fake.chmod(0o755)
-    ignoring = pct.Target(vmid=129, node="kpro5", host="192.0.2.5", executable=str(fake))
+    ignoring = pct.Target(vmid=129, node="kpro5", host="192.0.2.5", executable=str(fake), entry="strict")
     _, stdout, stderr = inside(ignoring, "(yes; echo $? >&2) | head -n 1")
     assert (stdout, stderr) == (b"y\n", b"141\n")
 
@@ -113,7 +119,7 @@ def test_a_command_that_talks_like_pct_is_a_command(node: pct.Target) -> None:
 CT = "container 129 on kpro5"
 STOPPED = f"{CT} is stopped: start it with 'pct start 129' on kpro5"
 NEEDS_ROOT = (
-    f"{CT}: pct on kpro5 needs root and ran as deploy:"
+    f"{CT}: entering it needs root on kpro5 and the login is deploy:"
     " set ansible_pct_node_become to sudo, or ansible_pct_node_user to root"
 )
 NO_PCT = f"{CT}: kpro5 has no /usr/sbin/pct: check that 192.0.2.5 is the Proxmox VE node, or set ansible_pct_executable"
@@ -126,7 +132,7 @@ SENTENCES = [
     (255, "container '129' not running!", STOPPED),
     (1, "lxc-attach: 129: ../src/lxc/attach.c: get_attach_context: 405 Failed to get init pid", STOPPED),
     (4, f"trying to acquire lock...\n{NO_LOCK}",
-     f"{CT} is locked: wait for the task that holds it, or see 'pct config 129' on kpro5 ({NO_LOCK})"),
+     f"{CT}: another task on kpro5 holds its configuration: wait for it, then run again ({NO_LOCK})"),
     (255, "ipcc_send_rec[1] failed: Unknown error -1\nUnable to load access control list: Unknown error -1",
      NEEDS_ROOT),
     (255, "please run as root", NEEDS_ROOT),
@@ -144,11 +150,27 @@ SENTENCES = [
      " add 'deploy ALL=(root) NOPASSWD: /usr/sbin/pct' to its sudoers"),
     (127, "bash: line 1: exec: sudo: not found",
      f"{CT}: kpro5 has no sudo: install it, or set ansible_pct_node_user to root"),
+    (255, "CT is locked (backup)",
+     f"{CT} is locked (backup): wait for the task that holds it (see the task log of kpro5),"
+     " or set ansible_pct_locked to enter"),
+    (255, "container is FROZEN",
+     f"{CT} is suspended: wait for the backup that did it, or go on with 'pct resume 129' on kpro5"),
+    (255, "container is STOPPED", STOPPED),
+    (255, "container is STARTING", f"{CT} is STARTING: wait until 'pct status 129' on kpro5 says running"),
+    (255, "moved to kpro6",
+     f"{CT} is not there any more, it is on kpro6: set ansible_host to the address of kpro6"),
+    (255, "no cluster file system",
+     f"{CT}: the cluster file system of kpro5 is down: see 'systemctl status pve-cluster' on kpro5"),
+    (255, "no /etc/pve",
+     f"{CT}: kpro5 is no Proxmox VE node (no /etc/pve): check that 192.0.2.5 is the node of the container"),
+    (127, "bash: line 1: /usr/bin/perl: No such file or directory",
+     f"{CT}: kpro5 is no Proxmox VE node (bash: line 1: /usr/bin/perl: No such file or directory):"
+     " check that 192.0.2.5 is the node of the container"),
     (13, "something new",
-     f"{CT}: pct exec ended with code 13 before the command started: something new;"
+     f"{CT}: entering it ended with code 13 before the command started: something new;"
      " try 'pct exec 129 -- true' on kpro5"),
     (0, "",
-     f"{CT}: pct exec ended with code 0 before the command started: no output; try 'pct exec 129 -- true' on kpro5"),
+     f"{CT}: entering it ended with code 0 before the command started: no output; try 'pct exec 129 -- true' on kpro5"),
 ]  # fmt: skip
 
 
@@ -171,7 +193,7 @@ def test_a_connection_that_breaks_is_not_an_exit_code(code: int) -> None:
     call = pct.Call(NODE)
     said = f"{call.mark}.node\n{call.mark}.started\nConnection to 192.0.2.5 closed by remote host.\n".encode()
     assert call.failure(code, b"", said) == (
-        f"{CT}: the connection to kpro5 broke while a command ran, which may go on there: check the network and kpro5,"
+        f"{CT}: the connection to kpro5 broke while a command ran, which kpro5 then ends: check the network and kpro5,"
         " then run again (Connection to 192.0.2.5 closed by remote host.)"
     )
 
@@ -183,15 +205,15 @@ NAMES = ["a b", "it's", 'say "hi"', "two\nlines", "größe 模型", "-n", "--", 
 @pytest.mark.parametrize("data", [b"", bytes(range(256)) * 999])
 def test_files_go_both_ways_under_any_name(node: pct.Target, tmp_path: Path, name: str, data: bytes) -> None:
     path = tmp_path / name
-    assert inside(node, pct.put_script(str(path), len(data)), data) == (0, b"", b"")
+    assert inside(node, put_script(str(path), len(data), sha256(data)), data) == (0, b"", b"")
     assert path.read_bytes() == data
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
-    code, stdout, stderr = inside(node, pct.fetch_script(str(path)))
-    assert (code, stdout, pct.sent_size(stderr)) == (0, data, len(data))
+    code, stdout, stderr = inside(node, fetch_script(str(path)))
+    assert (code, stdout, sent(stderr)) == (0, data, (len(data), sha256(data)))
 
 
 def test_a_relative_name_may_start_with_a_dash(node: pct.Target, tmp_path: Path) -> None:
-    script = f"cd '{tmp_path}' && {{ {pct.put_script('-n', 1)}; }}"
+    script = f"cd '{tmp_path}' && {{ {put_script('-n', 1, sha256(b'x'))}; }}"
     assert inside(node, script, b"x") == (0, b"", b"")
     assert (tmp_path / "-n").read_bytes() == b"x"
 
@@ -199,22 +221,22 @@ def test_a_relative_name_may_start_with_a_dash(node: pct.Target, tmp_path: Path)
 def test_a_file_that_did_not_arrive_whole_leaves_the_old_one(node: pct.Target, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    code, _, stderr = inside(node, pct.put_script(str(path), 5), b"1234")
+    code, _, stderr = inside(node, put_script(str(path), 5, sha256(b"12345")), b"1234")
     assert (code, stderr) == (1, b"4 of 5 bytes arrived\n")
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
     assert path.read_bytes() == b"old"
 
 
 def test_a_folder_is_not_overwritten(node: pct.Target, tmp_path: Path) -> None:
-    assert inside(node, pct.put_script(str(tmp_path), 1), b"x") == (1, b"", b"it is a directory\n")
+    assert inside(node, put_script(str(tmp_path), 1, sha256(b"x")), b"x") == (1, b"", b"it is a directory\n")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["missing", "."])
 def test_what_cannot_be_read_is_an_error(node: pct.Target, tmp_path: Path, name: str) -> None:
-    code, stdout, stderr = inside(node, pct.fetch_script(f"{tmp_path}/{name}"))
+    code, stdout, stderr = inside(node, fetch_script(f"{tmp_path}/{name}"))
     assert code != 0
-    assert (stdout, pct.sent_size(stderr)) == (b"", -1)
+    assert (stdout, sent(stderr)) == (b"", (-1, ""))
 
 
 def test_sudo_goes_before_pct(tmp_path: Path, node: pct.Target, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +244,7 @@ def test_sudo_goes_before_pct(tmp_path: Path, node: pct.Target, monkeypatch: pyt
     sudo.write_text('#!/bin/sh\n[ "$1 $2" = "-n --" ] || exit 9\nshift 2\necho "sudo $*" | head -n 1 >&2\nexec "$@"\n')
     sudo.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    call = pct.Call(pct.Target(vmid=129, node="kpro5", host="h", sudo=True, executable=node.executable))
+    call = pct.Call(pct.Target(vmid=129, node="kpro5", host="h", sudo=True, executable=node.executable, entry="strict"))
     code, stdout, stderr = ssh(call, "echo x")
     assert f"sudo {node.executable} exec 129 -- /bin/sh -c" in stderr.decode()
     assert call.result(code, stdout, stderr) == (0, b"x\n", b"")

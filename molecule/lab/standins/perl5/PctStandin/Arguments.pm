@@ -14,7 +14,7 @@ use Getopt::Long ();
 
 use PctStandin::Fault qw(fail_arguments);
 
-our @EXPORT_OK = qw(parse_arguments usage parse_boolean);
+our @EXPORT_OK = qw(parse_arguments usage parse_boolean validate);
 
 # A property is {type, format, optional, list, minimum, maximum, enum}; `positional` lists names in their order.
 

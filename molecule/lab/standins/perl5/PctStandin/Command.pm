@@ -11,14 +11,14 @@ use Scalar::Util qw(blessed);
 
 use PctStandin::Arguments qw(parse_arguments usage);
 use PctStandin::Config qw(
-    all_ids check_lock config_properties current encode_text load pending_deletions save set_values with_lock
+    all_ids check_lock config_properties current encode_text load pending_deletions save set_values vmid_property
+    with_lock
 );
 use PctStandin::Container qw(is_running pid start status stop write_lxc_config);
 use PctStandin::Fault qw(fail fail_arguments fail_not_found);
+use PctStandin::Program qw(complete connect_to_cluster run_program);
 use PctStandin::Task qw(run_task);
 use PctStandin::Transfer qw(pull push_file);
-
-my $START_COST = '/etc/gpuops-lab/pct-start-cost';
 
 my $FLAG = { type => 'boolean', optional => 1 };
 my $TEXT = { type => 'string' };
@@ -26,10 +26,7 @@ my $OPTIONAL_TEXT = { type => 'string', optional => 1 };
 my $KEYS = { type => 'string', list => 1, optional => 1 };
 my $SECONDS = { type => 'integer', minimum => 0, optional => 1 };
 my $WORDS = { type => 'array', optional => 1 };
-my $VMID = {
-    type => 'integer',
-    format => sub ($id) { $id =~ /^[1-9][0-9]{2,8}$/ or die "value does not look like a valid VM ID\n" },
-};
+my $VMID = vmid_property();
 my %OWNER = (user => $OPTIONAL_TEXT, group => $OPTIONAL_TEXT, perms => $OPTIONAL_TEXT);
 
 # name => [positional parameters, properties, code]; code gets the parameters and may return the exit status
@@ -66,31 +63,13 @@ my @LEFT_OUT = qw(
 );
 
 sub main (@arguments) {
-    burn_start_cost();
-    $ENV{PATH} = '/sbin:/bin:/usr/sbin:/usr/bin';
-    $SIG{PIPE} = 'IGNORE';    # a module of the real one does that, and what `pct exec` starts inherits it
-
-    my $exit = eval { run(@arguments) // 0 };
-    if (my $fault = $@) {
-        print STDERR $fault;
-        $exit = blessed $fault && $fault->isa('PctStandin::Fault') ? $fault->{status} : 255;
-    }
-    exit $exit;
-}
-
-sub burn_start_cost () {
-    open my $file, '<', $START_COST or return;
-    my ($seconds) = <$file> =~ /(\d+(?:\.\d+)?)/ or return;
-    while ((times)[0] + (times)[1] < $seconds) {
-        my $work = 0;
-        $work += $_ for 1 .. 20_000;
-    }
+    run_program(sub { run(@arguments) });
 }
 
 sub run ($name = undef, @arguments) {
     return abort('no command specified') if !defined $name;
-    require_root();
-    my ($command, @others) = complete($name);
+    connect_to_cluster();
+    my ($command, @others) = complete_command($name);
     return abort(@others ? "incomplete command 'pct $name'" : "unknown command 'pct $name'") if !$command;
     fail("pct stand-in: '$command' is not reproduced in the lab") if !$COMMANDS{$command};
 
@@ -104,20 +83,7 @@ sub run ($name = undef, @arguments) {
     return $exit;
 }
 
-# The command that `name` stands for, or undef and all candidates.
-sub complete ($name) {
-    my @all = (keys %COMMANDS, @LEFT_OUT);
-    return $name if grep { $_ eq $name } @all;
-    my @candidates = grep {/^\Q$name\E/} @all;
-    return @candidates == 1 ? $candidates[0] : (undef, @candidates);
-}
-
-# The real one cannot even read the cluster's access control list otherwise.
-sub require_root () {
-    return if $> == 0;
-    print STDERR map {"ipcc_send_rec[$_] failed: Unknown error -1\n"} 1 .. 3;
-    fail('Unable to load access control list: Unknown error -1');
-}
+sub complete_command ($name) { return complete($name, keys %COMMANDS, @LEFT_OUT) }
 
 sub abort ($reason) {
     print STDERR "ERROR: $reason\n", summary();
@@ -135,7 +101,7 @@ sub help ($given) {
         print summary();
         return 0;
     }
-    my ($command) = complete($name);
+    my ($command) = complete_command($name);
     return abort("unknown command '$name'") if !$command || !$COMMANDS{$command};
     my ($positional, $properties) = $COMMANDS{$command}->@*;
     print 'USAGE: ', usage($command, $positional, $properties);

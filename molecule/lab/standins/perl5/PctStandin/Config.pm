@@ -5,11 +5,12 @@
 # A container's configuration file in Proxmox's format, its lock, and what changes in it.
 #
 # A configuration is {values => {key => value}, lxc => [[key, value], ...], pending => {values => ..., lxc => ...},
-# snapshots => "text as it was found"}.
+# snapshots => "text as it was found", digest => SHA1 of the file}.
 package PctStandin::Config;
 
 use v5.36;
 
+use Digest::SHA qw(sha1_hex);
 use Exporter qw(import);
 use Fcntl qw(:flock);
 use File::Path ();
@@ -20,7 +21,7 @@ use PctStandin::Fault qw(fail fail_arguments fail_lock fail_not_found);
 
 our @EXPORT_OK = qw(
     all_ids apply_pending check_lock config_properties current decode_text encode_text load parse_property_string
-    pending_deletions save set_values with_lock
+    pending_deletions save set_values vmid_property with_lock
 );
 
 my $FOLDER = '/etc/pve/lxc';
@@ -60,6 +61,14 @@ my %PROPERTY_STRINGS = (
     unused => { known => ['volume'], default => 'volume', needed => 'volume' },
     features => { known => [qw(mount nesting keyctl fuse mknod force_rw_sys)] },
 );
+
+# The number of a container, as an argument.
+sub vmid_property () {
+    return {
+        type => 'integer',
+        format => sub ($id) { $id =~ /^[1-9][0-9]{2,8}$/ or die "value does not look like a valid VM ID\n" },
+    };
+}
 
 # The options of a container, as `pct set` takes them.
 sub config_properties () {
@@ -127,9 +136,10 @@ sub load ($vmid) {
     my $node = (POSIX::uname())[1] =~ s/\..*//r;
     open my $file, '<', "$FOLDER/$vmid.conf"
         or fail_not_found("Configuration file 'nodes/$node/lxc/$vmid.conf' does not exist");
-    my %config = (%{ empty_section() }, pending => empty_section(), snapshots => '');
+    my $text = do { local $/; <$file> } // '';
+    my %config = (%{ empty_section() }, pending => empty_section(), snapshots => '', digest => sha1_hex($text));
     my $section = \%config;
-    while (defined(my $line = <$file>)) {
+    for my $line (split /^/, $text) {
         next if $line !~ /\S/;
         if ($line =~ /^\[pve:pending\]\s*$/i) {
             $section = $config{pending};
@@ -166,14 +176,24 @@ sub parse_line ($vmid, $section, $line) {
     } elsif ($line =~ /^([a-z][a-z_]*\d*):\s*(.+?)\s*$/) {
         my ($key, $value) = ($1, $2);
         my $property = config_properties()->{$key};
-        if (!$property && $key !~ /^(?:parent|snaptime|delete)$/) {
+        if ($property) {
+            $value = parse_boolean($value) // $value if $property->{type} eq 'boolean';
+            eval { check_value($property, $value); 1 } or warn "vm $vmid - unable to parse value of '$key' - $@";
+        } elsif ($key !~ /^(?:parent|snaptime|delete)$/) {
             warn "vm $vmid - unable to parse value of '$key' - unknown setting '$key'\n";
         }
-        $value = parse_boolean($value) // $value if $property && $property->{type} eq 'boolean';
         $values->{$key} = $value;
     } else {
         warn "vm $vmid - unable to parse config: $line\n";
     }
+}
+
+# What is wrong is said and kept.
+sub check_value ($property, $value) {
+    state $patterns = { boolean => qr/^[01]$/, integer => qr/^\d+$/, number => qr/^\d+(?:\.\d+)?$/ };
+    my ($type, $format) = $property->@{qw(type format)};
+    die "type check ('$type') failed - got '$value'\n" if $patterns->{$type} && $value !~ $patterns->{$type};
+    $format->($value) if $format;
 }
 
 sub save ($vmid, $config) {
@@ -225,7 +245,8 @@ sub check_lock ($config) {
 # The values with the pending ones taken in, which is what `pct config` shows.
 sub current ($config) {
     my %values = ($config->{values}->%*, $config->{pending}{values}->%*);
-    delete @values{ 'delete', pending_deletions($config) };
+    delete $values{delete};
+    delete $values{$_} for grep { $values{$_} } pending_deletions($config);    # so a 0 stays in the real one's answer
     return \%values;
 }
 

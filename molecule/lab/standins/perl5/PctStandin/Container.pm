@@ -308,7 +308,7 @@ sub warn_about_nesting ($values) {
 
 # ---- state
 
-# What `pct status --verbose` shows.
+# What `pct status --verbose` and the API's list show.
 sub status ($vmid, $config) {
     my $values = $config->{values};
     my $running = is_running($vmid);
@@ -322,7 +322,8 @@ sub status ($vmid, $config) {
         maxswap => ($values->{swap} // 0) * 1024**2,
         lock => $values->{lock},
         tags => $values->{tags},
-        map { $_ => 0 } qw(disk diskread diskwrite mem netin netout swap uptime),
+        $values->{template} ? (template => 1) : (),
+        map { $_ => 0 } qw(cpu disk diskread diskwrite mem netin netout swap uptime),
     );
     my %unit = (K => 1024, M => 1024**2, G => 1024**3, T => 1024**4);
     my ($size, $letter) = ($values->{rootfs} // '') =~ /\bsize=(\d+)([KMGT]?)/;
