@@ -102,7 +102,18 @@ class Call:
         """The argv on the node that gives `command` to /bin/sh in the container."""
         to = self.target
         sudo = ["sudo", "-n", "--"] if to.sudo else []
-        enter = [PERL, "-e", ENTER, self.mark, str(to.vmid), to.entry, to.locked, INSIDE, escaped(command), END]
+        enter = [
+            PERL,
+            "-e",
+            ENTER,
+            self.mark,
+            str(to.vmid),
+            to.entry,
+            to.locked,
+            INSIDE[to.entry],
+            escaped(command),
+            END,
+        ]
         if to.entry == "quick":
             return [*sudo, *enter, "lxc-attach", "-n", str(to.vmid), "--clear-env", "--"]
         return [*enter, *sudo, *exec_argv(to.vmid, [], to.executable)]

@@ -74,19 +74,27 @@ for (1 .. 5) {
 exit 255;
 """
 
-# Runs in the container as `sh -c INSIDE MARK TEXT`. The marks tell what the command said from what pct or ssh said.
-# pct hands in the node's environment with a short PATH and SIGPIPE ignored. 255 is ssh's own exit code: it travels
-# as 254 and a mark. It is one line, because END reads one line.
-INSIDE = "; ".join((
+# Runs in the container as `sh -c INSIDE MARK TEXT`, by entry. The marks tell what the command said from what pct or ssh
+# said. pct hands in the node's environment and SIGPIPE ignored; with lxc-attach there is nothing to undo, and each
+# program more would be felt. 255 is ssh's own exit code: it travels as 254 and a mark. One line, as END reads one.
+_INSIDE = "; ".join((
     'echo "$0.started" >&2',
-    'home=~root; cd "$home" 2>/dev/null || { home=/; cd /; }',
-    'run=env; env --default-signal=PIPE true 2>/dev/null && run="env --default-signal=PIPE"',
+    'HOME=~root; cd "$HOME" 2>/dev/null || { HOME=/; cd /; }',
+    "USER=root LOGNAME=root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     'text=$(printf %b. "$1")',
-    '$run -i HOME="$home" USER=root LOGNAME=root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
-    ' TERM="${TERM:-dumb}" container=lxc /bin/sh -c "${text%.}"; code=$?',
+    "RUN; code=$?",
     "[ $code = 255 ] || exit $code",
     'echo "$0.255" >&2; exit 254',
 ))  # fmt: skip
+INSIDE = {
+    "quick": _INSIDE.replace("RUN", 'export HOME USER LOGNAME PATH; unset OLDPWD; /bin/sh -c "${text%.}"'),
+    "strict": _INSIDE.replace(
+        "RUN",
+        'run=env; env --default-signal=PIPE true 2>/dev/null && run="env --default-signal=PIPE";'
+        ' $run -i HOME="$HOME" USER=$USER LOGNAME=$LOGNAME PATH=$PATH TERM="${TERM:-linux}" container=lxc'
+        ' /bin/sh -c "${text%.}"',
+    ),
+}
 
 # Runs in the container as `sh -c END MARK-WITHOUT-ITS-PREFIX`, or it would find itself: ends the sh that carries the
 # mark with all its descendants, first by SIGTERM, after 3 s by SIGKILL. What has become a daemon is left alone.

@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What a deployment that changes nothing costs, as a multiple of `ansible -m ping` over the same connection.
 
-    .venv/bin/python tests/bench/no_change.py [ROUNDS]
+    bin/bench no_change [ROUNDS]
 
 Both whole commands run in turn, so a change of the machine's load meets both; the figure is the median of the rounds'
 ratios. The lab must be up and deployed. Figures are recorded in docs/benchmarks.md.

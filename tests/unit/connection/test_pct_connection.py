@@ -184,7 +184,7 @@ def test_a_copy_that_lost_its_end_is_not_kept(connect: Connect, tmp_path: Path) 
     (tmp_path / "there").write_bytes(b"data" * 1000)
     (tmp_path / "back").write_bytes(b"older")
     ssh = tmp_path / "ssh"
-    ssh.write_text(ssh.read_text().replace('exec /bin/sh -c "$command"', '/bin/sh -c "$command" | head -c 99'))
+    ssh.write_text(ssh.read_text().replace('exec /bin/sh -c "$command"', '/bin/sh -c "$command" | { head -c 99; cat >/dev/null; }'))
     with pytest.raises(
         AnsibleError, match=r"cannot fetch .*/there from container 129 on kpro5: 99 of 4000 bytes arrived"
     ):
