@@ -149,6 +149,7 @@ def _fill_share() -> None:
     """Put in /srv/lab what the machines share: stand-ins, wheels, the tiny model, speed settings, the uv cache."""
     for source in (
         SOURCE / "standins/pct",
+        SOURCE / "standins/pvesh",
         *(SOURCE / "standins/perl5").rglob("*.pm"),
         SOURCE / "speed/sitecustomize.py",
     ):

@@ -125,9 +125,10 @@ def _prepare_node(delta: Path) -> None:
     wants = delta / "etc/systemd/system/sysinit.target.wants/vmbr0.service"
     wants.parent.mkdir(parents=True)
     wants.symlink_to("/etc/systemd/system/vmbr0.service")
-    pct = delta / "usr/sbin/pct"
-    pct.parent.mkdir(parents=True)
-    pct.symlink_to("/srv/lab/standins/pct")
+    for program in ("usr/sbin/pct", "usr/bin/pvesh"):
+        link = delta / program
+        link.parent.mkdir(parents=True)
+        link.symlink_to(f"/srv/lab/standins/{link.name}")
     for vmid, kind in CONTAINERS.items():
         _write(
             delta / f"etc/pve/lxc/{vmid}.conf",

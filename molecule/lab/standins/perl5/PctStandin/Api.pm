@@ -19,6 +19,7 @@ use PctStandin::Fault qw(fail fail_arguments fail_not_found);
 use PctStandin::Program qw(complete connect_to_cluster run_program);
 
 my @COMMANDS = qw(create delete get help ls set usage);
+my $ENVIRONMENT = 'lxc.environment.runtime';
 my $USAGE = "pvesh get <api_path> [OPTIONS] [FORMAT_OPTIONS]\n";
 
 my $FLAG = { type => 'boolean', optional => 1 };
@@ -132,14 +133,15 @@ sub config ($given, $vmid) {
     my $config = load($vmid);
     fail("snapshot '$given->{snapshot}' does not exist") if defined $given->{snapshot};
     my $values = $given->{current} ? $config->{values} : current($config);
-    my %answer = (digest => $config->{digest}, map { $_ => typed($_, $values->{$_}) } keys %$values);
-    $answer{lxc} = $config->{lxc} if $config->{lxc}->@*;
+    my %answer = (raw_keys($config), map { $_ => typed($_, $values->{$_}) } keys %$values);
+    my @lxc = grep { $_->[0] ne $ENVIRONMENT } $config->{lxc}->@*;
+    $answer{lxc} = \@lxc if @lxc;
     return \%answer;
 }
 
 sub pending ($, $vmid) {
     my $config = load($vmid);
-    my %values = ($config->{values}->%*, digest => $config->{digest});
+    my %values = ($config->{values}->%*, raw_keys($config));
     my %changes = $config->{pending}{values}->%*;
     delete $changes{delete};
 
@@ -155,6 +157,12 @@ sub pending ($, $vmid) {
         push @items, \%item;
     }
     return \@items;
+}
+
+# What the API makes keys of: the file's digest, and the raw keys for variables of the init process in one.
+sub raw_keys ($config) {
+    my @environment = map { $_->[0] eq $ENVIRONMENT ? $_->[1] : () } $config->{lxc}->@*;
+    return (digest => $config->{digest}, @environment ? (env => join "\0", @environment) : ());
 }
 
 # Whole numbers and booleans are numbers in JSON, all others are text; only a description is decoded.
