@@ -13,15 +13,18 @@ description:
   - All containers of a node share one SSH connection (C(ControlPersist)).
   - Everything runs as root of the container; C(become) gives another user.
   - Commands start in root's home directory, or in C(/) without one. Their environment is that of a fresh login of the
-    container's root, and nothing of the node's.
+    container's root, and nothing of the node's. C(/bin/sh) runs them, whatever root's login shell is.
   - A command whose task is interrupted, times out or loses its connection is ended in the container, with all its
     descendants, first by SIGTERM, after 3 seconds by SIGKILL. What has become a daemon, as C(async) does, goes on.
-  - Files are written beside their place, compared by size and SHA-256 and then renamed, so that a full disk is an error.
-    A file that is overwritten keeps its mode and owner.
+  - A login that the node drops at once, because more tasks log in at a time than its SSH server takes, is tried again
+    for up to half a minute.
+  - Files are written beside their place, compared by size and SHA-256 and then renamed, so that a full disk is an
+    error. A file that is overwritten keeps its mode and owner.
   - A container that is missing, moved to another node, stopped, suspended or locked makes the host unreachable, with
     one sentence that says so. This is asked for each command.
 requirements:
-  - On the node C(perl), which Proxmox VE brings. In the container C(sh), C(env), and for files C(sha256sum) and C(stat).
+  - On the node C(perl), which Proxmox VE brings. In the container C(sh), C(env), and for files C(sha256sum) and
+    C(stat).
 extends_documentation_fragment:
   - gpuops.sglang.ssh_options
 options:
@@ -143,9 +146,12 @@ import functools
 import hashlib
 import multiprocessing
 import os
+import random
 import secrets
 import shutil
+import stat
 import threading
+import time
 from typing import Any
 
 from ansible.errors import AnsibleAuthenticationFailure, AnsibleConnectionFailure, AnsibleError, AnsibleFileNotFound
@@ -154,6 +160,10 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import pct
 from ansible_collections.gpuops.sglang.plugins.module_utils.pct_programs import fetch_script, put_script, sent
 
 Result = tuple[int, bytes, bytes]  # exit code, stdout, stderr
+
+
+class _Dropped(AnsibleConnectionFailure):
+    """Nothing was run, and another try may succeed."""
 
 
 class Connection(SshConnection):
@@ -205,7 +215,14 @@ class Connection(SshConnection):
             line = self._call.remote_command(cmd)
         except ValueError as error:
             raise AnsibleError(str(error)) from error
-        code, stdout, stderr = self._call.result(*super().exec_command(line, in_data, sudoable))
+        for pause in (1, 2, 4, 8, 8, 8, 0):
+            try:
+                code, stdout, stderr = self._call.result(*super().exec_command(line, in_data, sudoable))
+                break
+            except _Dropped:
+                if not pause:
+                    raise
+                time.sleep(random.uniform(0, pause))  # all at the same time would be dropped again
         if in_data or "AnsiballZ_" in cmd:  # a module
             no_python = pct.no_python(self._call.target, cmd, code, stderr)
             if no_python:
@@ -222,7 +239,9 @@ class Connection(SshConnection):
         if failure:
             # an authentication failure is not tried again, which could lock the account
             refused = b"Permission denied" in result[2] or (cmd[0] == b"sshpass" and result[0] == 5)
-            raise (AnsibleAuthenticationFailure if refused else AnsibleConnectionFailure)(failure)
+            if refused:
+                raise AnsibleAuthenticationFailure(failure)
+            raise (_Dropped if self._call.dropped(*result) else AnsibleConnectionFailure)(failure)
         return result
 
     def _send_initial_data(self, fh: Any, in_data: bytes, ssh_process: Any) -> None:
@@ -241,10 +260,14 @@ class Connection(SshConnection):
         return code, stdout, stderr
 
     def fetch_file(self, in_path: str, out_path: str) -> Result:
+        out_path = os.path.realpath(out_path)
+        if os.path.exists(out_path) and not os.path.isfile(out_path):
+            raise AnsibleError(f"cannot write {out_path} on the controller: it is no file")
         part = os.path.join(os.path.dirname(out_path), f".gpuops-{secrets.token_hex(8)}")
         try:
+            os.close(os.open(part, os.O_CREAT | os.O_EXCL, 0o600))
             code, stdout, stderr = self._transfer(">", part, fetch_script(in_path))
-            size, sum_ = sent(stderr)
+            mode, size, sum_ = sent(stderr)
             if code or size < 0:
                 raise AnsibleError(self._transfer_error(f"cannot read {in_path} in", pct.last_lines(stderr, 2)))
             if os.path.getsize(part) != size:
@@ -254,7 +277,9 @@ class Connection(SshConnection):
                 raise AnsibleError(
                     self._transfer_error(f"cannot fetch {in_path} from", "other bytes arrived than sent")
                 )
-            os.replace(part, out_path)
+            _take_place(part, out_path, mode)
+        except OSError as error:
+            raise AnsibleError(f"cannot write {out_path} on the controller: {error.strerror}") from None
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(part)
@@ -285,6 +310,23 @@ def _feed(descriptor: int, data: bytes) -> None:
         rest = memoryview(data)
         while rest:
             rest = rest[pipe.write(rest) :]
+
+
+def _take_place(part: str, path: str, mode: int) -> None:
+    """Rename `part`; like sftp, keep the mode and owner of a file that is there, and give a new one `mode`."""
+    if os.path.exists(path):
+        there = os.stat(path)
+        try:
+            os.chown(part, there.st_uid, there.st_gid)
+        except PermissionError:
+            shutil.copyfile(part, path)  # another user's file that this one may write
+            return
+        os.chmod(part, stat.S_IMODE(there.st_mode))
+    else:
+        umask = os.umask(0o077)
+        os.umask(umask)
+        os.chmod(part, (mode | 0o200) & 0o777 & ~umask)
+    os.replace(part, path)
 
 
 def _sha256(path: str) -> str:

@@ -73,8 +73,8 @@ def no_python(target: Target, command: str, code: int, stderr: bytes) -> str:
     found = re.search(rb"(?m)(?:^|[ :])([^\s:]*python[0-9.]*): (?:.*not found|No such file)", stderr)
     if code != 127 or not found or found.group(1).decode() not in command:
         return ""
-    return (f"container {target.vmid} on {target.node} has no {found.group(1).decode()}: install Python there, for example"
-            f" with gpuops.sglang.pct_exec on {target.node}, or correct ansible_python_interpreter")  # fmt: skip
+    return (f"container {target.vmid} on {target.node} has no {found.group(1).decode()}: install Python there with"
+            " 'ansible-playbook gpuops.sglang.bootstrap', or correct ansible_python_interpreter")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,10 @@ class Call:
                 return sentence.format(**facts, **found.groupdict())
         return (f"{container}: entering it ended with code {code} before the command started: {facts['said']};"
                 f" try 'pct exec {to.vmid} -- true' on {to.node}")  # fmt: skip
+
+    def dropped(self, code: int, stdout: bytes, stderr: bytes) -> bool:
+        """Whether sshd closed the connection before a login, as it does with some when more than MaxStartups come."""
+        return code == 255 and b"_exchange_identification: " in stderr and not self._after("node", stdout, stderr)
 
     def result(self, code: int, stdout: bytes, stderr: bytes) -> tuple[int, bytes, bytes]:
         """The command's own exit code, stdout and stderr, for a call that has no `failure`."""

@@ -35,9 +35,15 @@ if ($> == 0) {
         refuse("no cluster file system") unless -d "/etc/pve/lxc";
         refuse("Configuration file 'lxc/$vmid.conf' does not exist");
     }
-    if (open my $info, "-|", "lxc-info", "-n", $vmid, "-sH") {
-        chomp(my $state = <$info> // "STOPPED");
+    if (open my $info, "-|", "lxc-info", "-n", $vmid, "-spH") {
+        my ($state, $init) = map { /(\w+)$/ } <$info>;
+        $state //= "STOPPED";
         refuse("container is $state") if $state =~ /^FR/ or $quick && $state ne "RUNNING";
+        # root of the container is another user, and who does not own a pipe can not open it as /dev/stdin
+        if ($init and open my $map, "<", "/proc/$init/uid_map") {
+            my ($root) = map { /^\s*0\s+(\d+)/ } <$map>;
+            chown $root, -1, grep { -p $_ } *STDIN, *STDOUT, *STDERR if $root;
+        }
     }
 } elsif ($quick) {
     refuse("please run as root");
@@ -81,6 +87,7 @@ _INSIDE = "; ".join((
     'echo "$0.started" >&2',
     'HOME=~root; cd "$HOME" 2>/dev/null || { HOME=/; cd /; }',
     "USER=root LOGNAME=root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "[ ! -t 1 ] || stty -onlcr <&1 2>/dev/null",  # the node's terminal makes CR LF too
     'text=$(printf %b. "$1")',
     "RUN; code=$?",
     "[ $code = 255 ] || exit $code",
@@ -152,8 +159,9 @@ if true >"$part" && sum=$(tee "$part" | sha256sum) && got=$(($(wc -c <"$part")))
     fi
 fi
 rm -f "$part"; exit 1"""
-FETCH = r"""size=$(wc -c <{path}) || exit
-{{ {{ head -c $((size)) <{path} | tee /dev/fd/4 >&3; }} 4>&1 | sha256sum | sed "s/^/bytes and sum sent: $((size)) /" >&2; }} 3>&1"""
+FETCH = r"""size=$(wc -c <{path}) && mode=$(stat -Lc %a {path}) || exit
+{{ {{ head -c $((size)) <{path} | tee /dev/fd/4 >&3; }} 4>&1 |
+sha256sum | sed "s/^/mode, bytes, sum: $mode $((size)) /" >&2; }} 3>&1"""
 
 
 def escaped(text: str) -> str:
@@ -169,14 +177,14 @@ def put_script(path: str, size: int, sum_: str, mode: int = 0o644) -> str:
 
 
 def fetch_script(path: str) -> str:
-    """A script that writes `path` to stdout, and its size and SHA-256 to stderr, see `sent`."""
+    """A script that writes `path` to stdout, and its mode, size and SHA-256 to stderr, see `sent`."""
     return FETCH.format(path=shlex.quote(_anchored(path)))
 
 
-def sent(stderr: bytes) -> tuple[int, str]:
-    """How many bytes `fetch_script` sent and their SHA-256; -1 if it did not say."""
-    said = re.search(rb"^bytes and sum sent: (\d+) ([0-9a-f]{64})", stderr, re.MULTILINE)
-    return (int(said.group(1)), said.group(2).decode()) if said else (-1, "")
+def sent(stderr: bytes) -> tuple[int, int, str]:
+    """Which mode the file of `fetch_script` has, how many bytes were sent and their SHA-256; -1 if it did not say."""
+    said = re.search(rb"^mode, bytes, sum: (\d+) (\d+) ([0-9a-f]{64})", stderr, re.MULTILINE)
+    return (int(said.group(1), 8), int(said.group(2)), said.group(3).decode()) if said else (0, -1, "")
 
 
 def _anchored(path: str) -> str:

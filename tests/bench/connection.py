@@ -26,32 +26,28 @@ from pathlib import Path
 PROJECT = Path(__file__).parents[2]
 sys.path.insert(0, str(PROJECT / "tests/lab"))
 
-from connections import LAB, NODE, connect, login_of_container, on_node, variables  # noqa: E402
+from connections import LAB, NODE, connect, login_of_container, on_node, way_in  # noqa: E402
 
 VMID = 129
 TASKS = 20
 SIZE = 64 << 20
 COST = "/etc/gpuops-lab/pct-start-cost"
-KEY = str(LAB / "ssh/id_ed25519")
 PLAY = [{"hosts": "all", "gather_facts": False, "tasks": [{"ansible.builtin.ping": {}}] * TASKS}]
 
 
 def ways(work: Path) -> dict[str, dict[str, object]]:
     """The connection variables of each way into the same container."""
-    python = {"ansible_python_interpreter": "/usr/bin/python3", "ansible_control_path_dir": str(work)}
-    pct = variables(ansible_connection="gpuops.sglang.pct", ansible_pct_vmid=VMID, **python)
+    common = {"ansible_python_interpreter": "/usr/bin/python3", "ansible_control_path_dir": str(work)}
     return {
-        "ssh": {**python, "ansible_host": f"10.98.0.{VMID}", "ansible_ssh_common_args": f"-F {LAB}/ssh/config"},
-        "quick": {**pct, "ansible_pct_entry": "quick"},
-        "strict": {**pct, "ansible_pct_entry": "strict"},
+        **{way: way_in(way, VMID, **common) for way in ("ssh", "quick", "strict")},
         "community": {
-            **python,
+            **common,
             "ansible_connection": "community.proxmox.proxmox_pct_remote",
             "ansible_host": NODE,
             "ansible_user": "root",
-            "ansible_private_key_file": KEY,
-            "proxmox_vmid": VMID,
+            "ansible_private_key_file": str(LAB / "ssh/id_ed25519"),
             "ansible_host_key_checking": False,
+            "proxmox_vmid": VMID,
         },
     }
 

@@ -5,9 +5,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ansible.playbook.play_context import PlayContext
 from ansible.plugins.connection import ConnectionBase
@@ -17,6 +22,7 @@ LAB = Path(os.environ.get("GPUOPS_LAB_DIR", "/var/lib/gpuops-lab"))
 NODE = "10.98.0.5"
 CONTAINERS = [129, 130]
 ENTRIES = ["quick", "strict"]
+WAYS = ["ssh", *ENTRIES]
 
 init_plugin_loader([str(Path(__file__).resolve().parents[2] / ".dev")])
 
@@ -43,3 +49,59 @@ def connect(vmid: int, **changes: object) -> ConnectionBase:
     connection = connection_loader.get("gpuops.sglang.pct", PlayContext())
     connection.set_options(var_options=variables(ansible_pct_vmid=vmid, **changes))
     return connection
+
+
+def way_in(way: str, vmid: int, **changes: Any) -> dict[str, Any]:
+    """What an inventory says about a container that is entered by pct, or by ssh within login_of_container."""
+    if way == "ssh":
+        # pct asks for no terminal either: one merges stderr into stdout
+        asked = {"ansible_connection": "ansible.builtin.ssh", "ansible_ssh_use_tty": False}
+        return variables(**{"ansible_host": f"10.98.0.{vmid}", **asked, **changes})
+    asked = {"ansible_connection": "gpuops.sglang.pct", "ansible_pct_vmid": vmid, "ansible_pct_entry": way}
+    return variables(**{**asked, **changes})
+
+
+def enter(way: str, vmid: int, **changes: object) -> ConnectionBase:
+    """The connection to a container by one of the WAYS."""
+    asked = way_in(way, vmid, **changes)
+    connection = connection_loader.get(asked["ansible_connection"], PlayContext())
+    connection.set_options(var_options=asked)
+    return connection
+
+
+@contextlib.contextmanager
+def login_of_container(vmid: int) -> Iterator[None]:
+    """While it lasts, the lab's key opens the container's own sshd, and ssh knows the container's host key."""
+    container, known_hosts = connect(vmid), LAB / "ssh/known_hosts"
+    known, key = known_hosts.read_text(), (LAB / "ssh/id_ed25519.pub").read_bytes()
+    host_key = container.exec_command("cat /etc/ssh/ssh_host_ed25519_key.pub")[1].decode()
+    stopped = container.exec_command("systemctl is-active ssh")[0] != 0
+    container.exec_command(
+        "mkdir -pm 700 /root/.ssh; cd /root/.ssh; cp -p authorized_keys before; cat >>authorized_keys", key
+    )
+    if stopped:
+        container.exec_command("systemctl start ssh")
+    known_hosts.write_text(f"{known}10.98.0.{vmid} {host_key}")
+    try:
+        yield
+    finally:
+        enter("ssh", vmid).reset()
+        known_hosts.write_text(known)
+        container.exec_command("cd /root/.ssh; mv before authorized_keys || rm authorized_keys")
+        if stopped:
+            container.exec_command("systemctl stop ssh")
+
+
+def play(
+    work: Path, hosts: dict[str, dict[str, Any]], tasks: list[dict[str, Any]], *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    """Run tasks on hosts of an inventory that is written to `work`."""
+    (work / "hosts.yml").write_text(json.dumps({"all": {"hosts": hosts}}))
+    (work / "play.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
+    ansible = Path(sys.executable).with_name("ansible-playbook")
+    return subprocess.run(
+        [ansible, "-i", work / "hosts.yml", work / "play.yml", *arguments],
+        env={**os.environ, "ANSIBLE_CONFIG": str(Path(__file__).resolve().parents[2] / "ansible.cfg")},
+        capture_output=True,
+        text=True,
+    )

@@ -23,6 +23,9 @@ for word; do host=$command; command=$word; done
 case $host in
 unreachable) echo "ssh: connect to host unreachable port 22: Connection timed out" >&2; exit 255 ;;
 denied) echo "root@denied: Permission denied (publickey)." >&2; exit 255 ;;
+busy)
+    tries=$(grep -c busy LOG)
+    [ "$tries" = 3 ] || { echo "kex_exchange_identification: Connection closed by remote host" >&2; exit 255; } ;;
 breaking) /bin/sh -c "$command"; echo "Connection to breaking closed by remote host." >&2; exit 255 ;;
 esac
 exec /bin/sh -c "$command"
@@ -117,6 +120,24 @@ def test_retries_are_for_the_network_not_for_a_refused_login(connect: Connect, t
     assert len(ssh_calls(tmp_path)) == 3
 
 
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long the connection would have waited."""
+    waited: list[float] = []
+    monkeypatch.setattr(pct.time, "sleep", waited.append)
+    return waited
+
+
+def test_a_login_that_is_dropped_is_tried_again(connect: Connect, tmp_path: Path, pauses: list[float]) -> None:
+    assert connect("busy").exec_command("cat", in_data=b"data" * 9000) == (0, b"data" * 9000, b"")
+    assert len(ssh_calls(tmp_path)) == 3
+    assert len(pauses) == 2
+    with pytest.raises(AnsibleConnectionFailure, match="Connection closed by remote host"):
+        connect("busy").exec_command("true")
+    assert len(ssh_calls(tmp_path)) == 3 + 7
+    assert sum(pauses) < 60
+
+
 @pytest.mark.parametrize(
     ("variables", "login"),
     [
@@ -169,6 +190,40 @@ def test_a_file_goes_in_and_comes_back(connect: Connect, tmp_path: Path, data: b
     assert not list(tmp_path.glob(".gpuops*"))
 
 
+@pytest.mark.parametrize("may", [True, False], ids=["owner", "writer"])
+def test_a_fetched_file_keeps_who_may_read_it(
+    connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may: bool
+) -> None:
+    (tmp_path / "there").write_bytes(b"secret")
+    (tmp_path / "there").chmod(0o600)
+    connect().fetch_file(str(tmp_path / "there"), str(tmp_path / "new"))
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "old").write_bytes(b"older")
+    (tmp_path / "old").chmod(0o640)
+    (tmp_path / "link").symlink_to("old")
+    if not may:
+        monkeypatch.setattr(pct.os, "chown", denied)
+    connect().fetch_file(str(tmp_path / "there"), str(tmp_path / "link"))
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "old").read_bytes() == b"secret"
+    assert (tmp_path / "old").stat().st_mode & 0o777 == 0o640
+    assert not list(tmp_path.glob(".gpuops*"))
+
+
+def denied(*_: object) -> None:
+    raise PermissionError(1, "Operation not permitted")
+
+
+@pytest.mark.parametrize(("place", "why"), [("folder", "it is no file"), ("no/file", "No such file or directory")])
+def test_a_place_here_that_can_not_be_written_names_itself(
+    connect: Connect, tmp_path: Path, place: str, why: str
+) -> None:
+    (tmp_path / "there").write_bytes(b"data")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(AnsibleError, match=rf"^cannot write {tmp_path}/{place} on the controller: {why}$"):
+        connect().fetch_file(str(tmp_path / "there"), str(tmp_path / place))
+
+
 def test_a_file_that_is_not_here_is_not_sent(connect: Connect, tmp_path: Path) -> None:
     with pytest.raises(AnsibleFileNotFound, match="nowhere does not exist"):
         connect().put_file(str(tmp_path / "nowhere"), str(tmp_path / "there"))
@@ -176,7 +231,9 @@ def test_a_file_that_is_not_here_is_not_sent(connect: Connect, tmp_path: Path) -
 
 def test_a_file_that_cannot_be_written_names_itself(connect: Connect, tmp_path: Path) -> None:
     (tmp_path / "here").write_bytes(b"data" * 1000)
-    with pytest.raises(AnsibleError, match=r"cannot write .*/no/there in container 129 on kpro5: there is no directory .*/no$"):
+    with pytest.raises(
+        AnsibleError, match=r"cannot write .*/no/there in container 129 on kpro5: there is no directory .*/no$"
+    ):
         connect().put_file(str(tmp_path / "here"), str(tmp_path / "no" / "there"))
 
 
@@ -184,7 +241,9 @@ def test_a_copy_that_lost_its_end_is_not_kept(connect: Connect, tmp_path: Path) 
     (tmp_path / "there").write_bytes(b"data" * 1000)
     (tmp_path / "back").write_bytes(b"older")
     ssh = tmp_path / "ssh"
-    ssh.write_text(ssh.read_text().replace('exec /bin/sh -c "$command"', '/bin/sh -c "$command" | { head -c 99; cat >/dev/null; }'))
+    ssh.write_text(
+        ssh.read_text().replace('exec /bin/sh -c "$command"', '/bin/sh -c "$command" | { head -c 99; cat >/dev/null; }')
+    )
     with pytest.raises(
         AnsibleError, match=r"cannot fetch .*/there from container 129 on kpro5: 99 of 4000 bytes arrived"
     ):

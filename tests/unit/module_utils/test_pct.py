@@ -198,6 +198,16 @@ def test_a_connection_that_breaks_is_not_an_exit_code(code: int) -> None:
     )
 
 
+def test_a_dropped_login_is_one_before_anything_was_said() -> None:
+    call = pct.Call(pct.Target(129, "kpro5", "192.0.2.5"))
+    dropped = (
+        b"kex_exchange_identification: read: Connection reset by peer\r\nConnection reset by 192.0.2.5 port 22\r\n"
+    )
+    assert call.dropped(255, b"", dropped)
+    assert not call.dropped(255, b"", f"{call.mark}.node\n".encode() + dropped)
+    assert not call.dropped(255, b"", b"ssh: connect to host 192.0.2.5 port 22: Connection refused\r\n")
+
+
 NAMES = ["a b", "it's", 'say "hi"', "two\nlines", "größe 模型", "-n", "--", "$HOME", "back\\slash", "*", "n" * 255]
 
 
@@ -205,11 +215,11 @@ NAMES = ["a b", "it's", 'say "hi"', "two\nlines", "größe 模型", "-n", "--", 
 @pytest.mark.parametrize("data", [b"", bytes(range(256)) * 999])
 def test_files_go_both_ways_under_any_name(node: pct.Target, tmp_path: Path, name: str, data: bytes) -> None:
     path = tmp_path / name
-    assert inside(node, put_script(str(path), len(data), sha256(data)), data) == (0, b"", b"")
+    assert inside(node, put_script(str(path), len(data), sha256(data), 0o600), data) == (0, b"", b"")
     assert path.read_bytes() == data
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
     code, stdout, stderr = inside(node, fetch_script(str(path)))
-    assert (code, stdout, sent(stderr)) == (0, data, (len(data), sha256(data)))
+    assert (code, stdout, sent(stderr)) == (0, data, (0o600, len(data), sha256(data)))
 
 
 def test_a_relative_name_may_start_with_a_dash(node: pct.Target, tmp_path: Path) -> None:
@@ -236,7 +246,7 @@ def test_a_folder_is_not_overwritten(node: pct.Target, tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_an_error(node: pct.Target, tmp_path: Path, name: str) -> None:
     code, stdout, stderr = inside(node, fetch_script(f"{tmp_path}/{name}"))
     assert code != 0
-    assert (stdout, sent(stderr)) == (b"", (-1, ""))
+    assert (stdout, sent(stderr)) == (b"", (0, -1, ""))
 
 
 def test_sudo_goes_before_pct(tmp_path: Path, node: pct.Target, monkeypatch: pytest.MonkeyPatch) -> None:
