@@ -1,21 +1,22 @@
 # Copyright (c) 2026, gpuops contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What an operator writes for an SGLang server (`args`) and the command line that SGLang gets.
+"""What an operator writes for an SGLang server (`args`) and the command line that SGLang gets (see command_line for
+the way back).
 
 The options come from the schema of the installed release (see schema_probe); no list of options is kept here.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
-Schema = Mapping[str, Mapping[str, Any]]
+from ansible_collections.gpuops.sglang.plugins.module_utils import hints
+from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema, canonical, choices_of
 
 # Options that the deployment sets itself -> where an operator says what they should be.
 OWNED = {
@@ -28,6 +29,9 @@ OWNED = {
 }
 # Options whose values must not be seen in a process list.
 SECRET = ("admin_api_key", "api_key", "ssl_keyfile_password")
+
+# The only words with a leading dash that argparse takes for a value of their own
+NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 
 # Actions that store a constant, or a record of SGLang's own making, in place of the value.
 REPLACING = ("DeprecatedStoreConstAction", "LoRAPathAction")
@@ -70,7 +74,7 @@ def to_argv(args: Mapping[str, Any], schema: Schema) -> list[str]:
     for name in sorted(args):
         try:
             flag = _flag(name, schema)
-            own_words = [] if args[name] is None else _option_words(name, flag, args[name], schema[flag])
+            own_words = [] if args[name] is None else option_words(name, flag, args[name], schema)
         except ArgumentProblem as problem:
             problems.append(str(problem))
             continue
@@ -83,12 +87,21 @@ def to_argv(args: Mapping[str, Any], schema: Schema) -> list[str]:
     return words
 
 
-def canonical(name: str, schema: Schema) -> str | None:
-    """Return the main spelling of the option that `name` (an option or one of its aliases) stands for."""
-    flag = "--" + name.replace("_", "-")
-    if flag in schema:
-        return flag
-    return next((main for main, option in schema.items() if flag in option["aliases"]), None)
+def option_words(name: str, flag: str, value: Any, schema: Schema) -> list[str]:
+    """Return the words for one option, whose main spelling is `flag`; ArgumentProblem names it `name`."""
+    option = schema[flag]
+    if option["action"] == "BooleanOptionalAction":
+        return [flag if _boolean(name, value) else "--no-" + flag[2:]]
+    if option["nargs"] == 0:
+        return [flag] if _boolean(name, value) else []
+    option = {**option, "choices": choices_of(flag, schema)}
+    if option["nargs"] in ("*", "+"):
+        return [flag, *_list_words(name, value, option)]
+    if option["nargs"] == "?" and value is True:
+        return [flag]
+    word = _word(name, value, option)
+    # argparse takes a separate word with a leading dash for the next option
+    return [f"{flag}={word}"] if word.startswith("-") else [flag, word]
 
 
 def secrets_text(secrets: Mapping[str, str]) -> str:
@@ -141,24 +154,10 @@ def _flag(name: str, schema: Schema) -> str:
         raise ArgumentProblem(f"'{name}' would be readable in the process list: move it to 'secrets' of the instance")
     flag = canonical(name, schema) if "-" not in name else None
     if flag is None:
-        raise ArgumentProblem(f"this SGLang has no option '{name}'{_hint(name, schema)}")
+        raise ArgumentProblem(hints.unknown_option(name, schema))
     if schema[flag]["action"] == "DeprecatedAction":
-        raise ArgumentProblem(f"'{name}' was removed from this SGLang: delete it")
+        raise ArgumentProblem(hints.removed_option(name, schema))
     return flag
-
-
-def _option_words(name: str, flag: str, value: Any, option: Mapping[str, Any]) -> list[str]:
-    if option["action"] == "BooleanOptionalAction":
-        return [flag if _boolean(name, value) else "--no-" + flag[2:]]
-    if option["nargs"] == 0:
-        return [flag] if _boolean(name, value) else []
-    if option["nargs"] in ("*", "+"):
-        return [flag, *_list_words(name, value, option)]
-    if option["nargs"] == "?" and value is True:
-        return [flag]
-    word = _word(name, value, option)
-    # argparse takes a separate word with a leading dash for the next option
-    return [f"{flag}={word}"] if word.startswith("-") else [flag, word]
 
 
 def _list_words(name: str, value: Any, option: Mapping[str, Any]) -> list[str]:
@@ -167,8 +166,7 @@ def _list_words(name: str, value: Any, option: Mapping[str, Any]) -> list[str]:
         raise ArgumentProblem(f"'{name}' is an empty list: give at least one value, or delete it")
     words = [_word(name, item, option) for item in items]
     for word in words:
-        # argparse knows a negative number only in these two forms
-        if word.startswith("-") and not (option["type"] in TYPES and re.fullmatch(r"-\d+|-\d*\.\d+", word)):
+        if word.startswith("-") and not (option["type"] in TYPES and NEGATIVE_NUMBER.fullmatch(word)):
             raise ArgumentProblem(f"'{name}' has the item {word!r}: SGLang's parser takes a leading dash for an option")
     return words
 
@@ -178,18 +176,22 @@ def _word(name: str, value: Any, option: Mapping[str, Any]) -> str:
     if value is None or isinstance(value, bool):
         raise ArgumentProblem(f"'{name}' is {json.dumps(value)}, but SGLang wants a value ({wanted})")
     if isinstance(value, (dict, list)):
-        word = json.dumps(value, separators=(",", ":"))
+        try:
+            word = json.dumps(value, separators=(",", ":"))
+        except RecursionError:
+            raise ArgumentProblem(f"'{name}' is nested too deeply for SGLang: write it flatter") from None
         if isinstance(value, list) and read is str and not str(option["default"]).startswith(("[", "{")):
             raise ArgumentProblem(f"'{name}' is the list {word}, but SGLang takes one value ({wanted})")
     else:
         word = str(value)
     try:
         read(word)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ArgumentProblem(f"'{name}' is {word!r}, but SGLang wants {wanted}") from None
     choices = option["choices"]
     if choices and word not in map(str, choices):
-        raise ArgumentProblem(f"'{name}' is {word!r}, but SGLang wants one of {', '.join(map(str, choices))}")
+        near = hints.nearest_choice(word, choices)
+        raise ArgumentProblem(f"'{name}' is {word!r}, but SGLang wants one of {', '.join(map(str, choices))}{near}")
     if "\0" in word or word == "--":
         raise ArgumentProblem(f"'{name}' is {word!r}, which no command line can carry: correct it")
     return word
@@ -201,12 +203,6 @@ def _boolean(name: str, value: Any) -> bool:
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
     raise ArgumentProblem(f"'{name}' is {value!r}, but it is a switch: write true or false")
-
-
-def _hint(name: str, schema: Schema) -> str:
-    known = [flag[2:].replace("-", "_") for flag in schema]
-    near = difflib.get_close_matches(name.replace("-", "_"), known, n=1, cutoff=0.75)
-    return f"; did you mean '{near[0]}'?" if near else ": see the options in schema.json of the release"
 
 
 def _as_parsed(value: Any, option: Mapping[str, Any]) -> Any:

@@ -31,6 +31,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
     write_whole,
     writing_below,
 )
+from ansible_collections.gpuops.sglang.plugins.module_utils.options import Options
 
 LOCK_WAIT = 1800  # s: a first installation downloads up to 10 GB
 
@@ -86,13 +87,13 @@ def read(path: Path) -> dict[str, Any] | None:
     return record if (path / "venv/bin/python").exists() and schema(path) is not None else None
 
 
-def schema(path: Path) -> dict[str, Any] | None:
+def schema(path: Path) -> Options | None:
     """Return the options of the release in `path` (main spelling -> facts), or None where there is no release."""
     try:
-        content: dict[str, Any] = json.loads((path / "schema.json").read_text(encoding="utf-8"))["options"]
+        content = json.loads((path / "schema.json").read_text(encoding="utf-8"))
+        return Options(content["options"], content.get("sglang_version", ""))
     except (OSError, ValueError, KeyError):
         return None
-    return content
 
 
 def install(spec: ReleaseSpec, uv_version: str, environment: Mapping[str, str], schema_probe: str) -> dict[str, Any]:

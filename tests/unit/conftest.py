@@ -3,24 +3,28 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """SGLang's command line and answers, as recorded of its releases, for tests that have no SGLang.
 
-fixtures/sglang_options.json: each option as [[versions, facts], ...], read from the argparse parsers of the wheels; a
-fact that is argparse's default is left out. fixtures/answers.json: parts of what real servers answered.
+fixtures/sglang_options.json: read from the argparse parsers of the wheels; bin/option-history explains and extends it.
+fixtures/answers.json: parts of what real servers answered.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
 import subprocess
 import sys
+import types
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.sglang.plugins.module_utils.options import Options
+from ansible_collections.gpuops.sglang.plugins.module_utils.schema_probe import describe
 from hypothesis import settings
 
 settings.register_profile("unit", deadline=None)  # a busy machine is no defect
@@ -28,6 +32,7 @@ settings.load_profile("unit")
 
 FIXTURES = Path(__file__).parent / "fixtures"
 VERSIONS = ("0.5.9", "0.5.13", "0.5.18", "0.5.23")
+OPTION_HISTORY = Path(__file__).parents[2] / "bin/option-history"
 
 
 def human_readable_int(value: str) -> int:
@@ -130,6 +135,7 @@ TYPES: dict[str, Any] = {
 def add_option(parser: argparse.ArgumentParser, flag: str, facts: dict[str, Any]) -> None:
     """Add one recorded option."""
     facts = dict(facts)
+    facts["help"] = "Deprecated." if facts.pop("deprecated", False) else None
     action = facts.pop("action", "_StoreAction")
     spellings = [flag, *facts.pop("aliases", [])]
     facts.setdefault("dest", flag[2:].replace("-", "_"))
@@ -142,15 +148,49 @@ def add_option(parser: argparse.ArgumentParser, flag: str, facts: dict[str, Any]
 
 
 @cache
+def option_history() -> Any:
+    """Return bin/option-history as a module."""
+    module = types.ModuleType("option_history_script")
+    module.__file__ = str(OPTION_HISTORY)
+    exec(compile(OPTION_HISTORY.read_text(encoding="utf-8"), OPTION_HISTORY, "exec"), module.__dict__)
+    return module
+
+
+@cache
+def releases() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return version -> option -> facts of every recorded release."""
+    record = json.loads((FIXTURES / "sglang_options.json").read_text(encoding="utf-8"))
+    recorded: dict[str, dict[str, dict[str, Any]]] = option_history().expanded(record)
+    return recorded
+
+
+@cache
 def parser_of(version: str) -> argparse.ArgumentParser:
     """Return the parser of `python -m sglang.launch_server` in one release."""
     parser = argparse.ArgumentParser(prog="launch_server")
-    options = json.loads((FIXTURES / "sglang_options.json").read_text(encoding="utf-8"))
-    for flag, variants in options.items():
-        for versions, facts in variants:
-            if version in versions.split():
-                add_option(parser, flag, facts)
+    for flag, facts in releases()[version].items():
+        add_option(parser, flag, facts)
     return parser
+
+
+@cache
+def schema_of(version: str) -> Options:
+    """Return the options of one release as `release.schema` does."""
+    return Options(describe(parser_of(version)), version)
+
+
+def same_namespace(one: argparse.Namespace, other: argparse.Namespace) -> bool:
+    """Tell whether SGLang gets the same: JSON that it reads itself from text may be written in another way."""
+
+    def plain(value: Any) -> str:
+        if isinstance(value, str) and value.startswith(("[", "{")):
+            with contextlib.suppress(ValueError):
+                value = json.loads(value)
+        return repr(value)
+
+    return {key: plain(value) for key, value in vars(one).items()} == {
+        key: plain(value) for key, value in vars(other).items()
+    }
 
 
 @pytest.fixture(scope="session", params=VERSIONS)

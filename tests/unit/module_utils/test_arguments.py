@@ -16,22 +16,19 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import (
     OWNED,
     SECRET,
     ArgumentProblem,
-    canonical,
     differences,
     secret_problems,
     secrets_text,
     to_argv,
 )
+from ansible_collections.gpuops.sglang.plugins.module_utils.command_line import from_argv
+from ansible_collections.gpuops.sglang.plugins.module_utils.options import canonical, choices_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.schema_probe import describe
-from conftest import human_readable_int, parser_of
+from conftest import VERSIONS, human_readable_int, parser_of, releases, same_namespace, schema_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 REQUIRED = ["--model-path", "M"]
-
-
-def schema_of(version: str) -> dict[str, Any]:
-    return describe(parser_of(version))
 
 
 def option_name(flag: str) -> str:
@@ -114,7 +111,7 @@ def value_strategy(option: dict[str, Any]) -> st.SearchStrategy[Any]:
         items = ITEMS[option["type"]]
         return st.lists(items, min_size=option["nargs"] == "+", max_size=4).map(same) | items.map(lambda v: (v, [v]))
     if option["nargs"] == "?":
-        return st.just((True, "")) | VALUES["str"]
+        return st.just((True, ...)) | VALUES[option["type"]]
     return VALUES[option["type"] or "str"]
 
 
@@ -133,12 +130,17 @@ def stored(option: dict[str, Any], value: Any, version: str) -> Any:
         actions = parser_of(version)._actions
         action = next(action for action in actions if option["flag"] in action.option_strings)
         return getattr(action, "const_value", action.const) if value else action.default
+    if value is ...:
+        return next(a.const for a in parser_of(version)._actions if option["flag"] in a.option_strings)
     return value
 
 
-@pytest.mark.parametrize("version", ["0.5.9", "0.5.13", "0.5.18", "0.5.23"])
-def test_every_option_gets_its_value(version: str) -> None:
-    schema = {flag: {**option, "flag": flag} for flag, option in schema_of(version).items()}
+@pytest.mark.parametrize("version", releases())
+def test_every_option_gets_its_value_and_is_read_back(version: str) -> None:
+    schema = {
+        flag: {**option, "flag": flag, "choices": choices_of(flag, schema_of(version)) or None}
+        for flag, option in schema_of(version).items()
+    }
     settable = {flag: option for flag, option in schema.items() if is_settable(flag, option)}
     by_dest = defaultdict(list)
     for flag, option in settable.items():
@@ -149,7 +151,7 @@ def test_every_option_gets_its_value(version: str) -> None:
     rounds = [{sharing[turn % len(sharing)] for sharing in by_dest.values()} for turn in range(turns)]
     assert set().union(*rounds) == set(settable)
 
-    @settings(max_examples=8)
+    @settings(max_examples=8 if version in VERSIONS else 2)
     @given(st.fixed_dictionaries(strategies))
     def check(drawn: dict[str, Any]) -> None:
         for flags in rounds:
@@ -159,6 +161,11 @@ def test_every_option_gets_its_value(version: str) -> None:
             for flag, (asked, wanted) in pairs.items():
                 got = getattr(namespace, settable[flag]["dest"])
                 assert got == stored(settable[flag], wanted, version), f"{flag}: {asked!r} became {got!r}"
+            line = from_argv(words, schema)
+            assert (line.problems, line.notes, line.owned, line.secrets) == ([], [], {}, {})
+            again = to_argv(line.args, schema)
+            assert same_namespace(parse(parser_of(version), again), namespace)
+            assert from_argv(again, schema).args == line.args
 
     check()
 
@@ -183,6 +190,28 @@ def test_what_argparse_refuses_is_refused_before(version: str) -> None:
             assert f"'{option_name(flag)}'" in str(problem)
         else:
             parse(parser_of(version), words)
+
+    check()
+
+
+def test_a_mapping_is_refused_or_read_by_argparse_as_it_is_read_back() -> None:
+    names = sorted({option_name(flag) for version in VERSIONS for flag in schema_of(version)} - {"lora_paths"})
+    mappings = st.dictionaries(st.sampled_from(names) | word, anything, max_size=6)
+
+    @settings(max_examples=500)
+    @given(st.sampled_from(sorted(releases())), mappings)
+    def check(version: str, args: dict[str, Any]) -> None:
+        schema = schema_of(version)
+        # each part alone too, as one that is refused keeps the others from being read
+        for mapping in (args, *({name: value} for name, value in args.items())):
+            try:
+                words = to_argv(mapping, schema)
+            except ArgumentProblem:
+                continue
+            line = from_argv(words, schema)
+            assert line.problems == []
+            read = parse(parser_of(version), words)
+            assert same_namespace(parse(parser_of(version), to_argv(line.args, schema)), read)
 
     check()
 

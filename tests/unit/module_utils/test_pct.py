@@ -5,21 +5,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils import pct
+from ansible_collections.gpuops.sglang.plugins.module_utils.cksum import cksum
 from ansible_collections.gpuops.sglang.plugins.module_utils.pct_programs import fetch_script, put_script, sent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 NODE = pct.Target(vmid=129, node="kpro5", host="192.0.2.5", login="deploy", entry="strict")
-
-
-def sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 @pytest.fixture(scope="module")
@@ -215,15 +211,15 @@ NAMES = ["a b", "it's", 'say "hi"', "two\nlines", "größe 模型", "-n", "--", 
 @pytest.mark.parametrize("data", [b"", bytes(range(256)) * 999])
 def test_files_go_both_ways_under_any_name(node: pct.Target, tmp_path: Path, name: str, data: bytes) -> None:
     path = tmp_path / name
-    assert inside(node, put_script(str(path), len(data), sha256(data), 0o600), data) == (0, b"", b"")
+    assert inside(node, put_script(str(path), cksum([data]), 0o600), data) == (0, b"", b"")
     assert path.read_bytes() == data
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
     code, stdout, stderr = inside(node, fetch_script(str(path)))
-    assert (code, stdout, sent(stderr)) == (0, data, (0o600, len(data), sha256(data)))
+    assert (code, stdout, sent(stderr)) == (0, data, (0o600, len(data), cksum([data])))
 
 
 def test_a_relative_name_may_start_with_a_dash(node: pct.Target, tmp_path: Path) -> None:
-    script = f"cd '{tmp_path}' && {{ {put_script('-n', 1, sha256(b'x'))}; }}"
+    script = f"cd '{tmp_path}' && {{ {put_script('-n', cksum([b'x']))}; }}"
     assert inside(node, script, b"x") == (0, b"", b"")
     assert (tmp_path / "-n").read_bytes() == b"x"
 
@@ -231,14 +227,14 @@ def test_a_relative_name_may_start_with_a_dash(node: pct.Target, tmp_path: Path)
 def test_a_file_that_did_not_arrive_whole_leaves_the_old_one(node: pct.Target, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    code, _, stderr = inside(node, put_script(str(path), 5, sha256(b"12345")), b"1234")
+    code, _, stderr = inside(node, put_script(str(path), cksum([b"12345"])), b"1234")
     assert (code, stderr) == (1, b"4 of 5 bytes arrived\n")
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
     assert path.read_bytes() == b"old"
 
 
 def test_a_folder_is_not_overwritten(node: pct.Target, tmp_path: Path) -> None:
-    assert inside(node, put_script(str(tmp_path), 1, sha256(b"x")), b"x") == (1, b"", b"it is a directory\n")
+    assert inside(node, put_script(str(tmp_path), cksum([b"x"])), b"x") == (1, b"", b"it is a directory\n")
     assert list(tmp_path.iterdir()) == []
 
 

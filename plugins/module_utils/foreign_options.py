@@ -1,0 +1,88 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Common options of vLLM and llama.cpp under names that SGLang does not have, and SGLang's counterparts; for hints.
+
+Each is (counterparts, the newest first; remark). Without a counterpart the remark says why.
+"""
+
+from __future__ import annotations
+
+Counterparts = dict[str, tuple[tuple[str, ...], str]]
+
+VLLM: Counterparts = {
+    "async_scheduling": ((), "SGLang overlaps scheduling by default"),
+    "block_size": (("page_size",), ""),
+    "cuda_graph_sizes": (("cuda_graph_bs_decode", "cuda_graph_bs"), ""),
+    "cudagraph_capture_sizes": (("cuda_graph_bs_decode", "cuda_graph_bs"), ""),
+    "disable_log_requests": ((), "SGLang does not log requests by default"),
+    "distributed_executor_backend": ((), "SGLang starts its own processes"),
+    "enable_auto_tool_choice": ((), "'tool_call_parser' alone is enough"),
+    "enable_chunked_prefill": ((), "SGLang does so by default, in chunks of 'chunked_prefill_size'"),
+    "enable_expert_parallel": (("ep_size",), "a number, at most 'tp_size'"),
+    "enable_log_requests": (("log_requests",), ""),
+    "enable_prefix_caching": ((), "SGLang does so by default"),
+    "enable_reasoning": (("reasoning_parser",), "the name of the model's parser"),
+    "enforce_eager": (("disable_cuda_graph",), ""),
+    "gpu_memory_utilization": (("mem_fraction_static",), "of weights and cache alone: give less than in vLLM"),
+    "guided_decoding_backend": (("grammar_backend",), ""),
+    "hf_overrides": (("json_model_override_args",), ""),
+    "kv_transfer_config": (("disaggregation_mode",), ""),
+    "limit_mm_per_prompt": (("limit_mm_data_per_request",), ""),
+    "lora_modules": (("lora_paths",), ""),
+    "max_cpu_loras": (("max_loaded_loras",), ""),
+    "max_loras": (("max_loras_per_batch",), ""),
+    "max_model_len": (("context_length",), ""),
+    "max_num_batched_tokens": (("chunked_prefill_size",), ""),
+    "max_num_seqs": (("max_running_requests",), ""),
+    "max_seq_len_to_capture": ((), "SGLang's CUDA graphs are limited by the batch size and not by the length"),
+    "mm_processor_kwargs": (("mm_process_config",), ""),
+    "no_enable_chunked_prefill": (("chunked_prefill_size",), "with the value -1"),
+    "no_enable_prefix_caching": (("disable_radix_cache",), ""),
+    "num_gpu_blocks_override": (("max_total_tokens",), "in tokens"),
+    "num_scheduler_steps": ((), "SGLang overlaps scheduling by default"),
+    "num_speculative_tokens": (("speculative_num_draft_tokens",), ""),
+    "root_path": (("fastapi_root_path",), ""),
+    "scheduling_policy": (("schedule_policy",), ""),
+    "seed": (("random_seed",), ""),
+    "speculative_config": (("speculative_algorithm",), "and what else begins with speculative_"),
+    "speculative_model": (("speculative_draft_model_path",), ""),
+    "swap_space": ((), "SGLang computes a retracted request again instead of swapping it to memory"),
+    "task": (("is_embedding",), "for an embedding model"),
+    "tokenizer": (("tokenizer_path",), ""),
+    "uvicorn_log_level": (("log_level_http",), ""),
+}
+LLAMA_CPP: Counterparts = {
+    "alias": (("served_model_name",), ""),
+    "batch_size": (("chunked_prefill_size",), ""),
+    "cache_type_k": (("kv_cache_dtype",), "one for keys and values"),
+    "cache_type_v": (("kv_cache_dtype",), "one for keys and values"),
+    "cont_batching": ((), "SGLang always does so"),
+    "ctx_size": (("context_length",), "of one request, not of all slots together"),
+    "draft_max": (("speculative_num_draft_tokens",), ""),
+    "embedding": (("is_embedding",), ""),
+    "embeddings": (("is_embedding",), ""),
+    "flash_attn": (("attention_backend",), "SGLang chooses a fast one by default"),
+    "gpu_layers": ((), "SGLang keeps all layers on the GPUs; 'cpu_offload_gb' moves weights to memory"),
+    "jinja": ((), "SGLang always uses the chat template"),
+    "lora": (("lora_paths",), ""),
+    "main_gpu": ((), "the instance's 'gpus' says which GPUs it gets"),
+    "metrics": (("enable_metrics",), ""),
+    "mlock": ((), "the weights are on the GPUs"),
+    "mmproj": ((), "SGLang finds the projector in the directory of the model"),
+    "model_draft": (("speculative_draft_model_path",), ""),
+    "n_batch": (("chunked_prefill_size",), ""),
+    "n_ctx": (("context_length",), "of one request, not of all slots together"),
+    "n_gpu_layers": ((), "SGLang keeps all layers on the GPUs; 'cpu_offload_gb' moves weights to memory"),
+    "n_parallel": (("max_running_requests",), ""),
+    "ngl": ((), "SGLang keeps all layers on the GPUs; 'cpu_offload_gb' moves weights to memory"),
+    "no_mmap": (("weight_loader_disable_mmap",), ""),
+    "parallel": (("max_running_requests",), ""),
+    "reasoning_format": (("reasoning_parser",), "the name of the model's parser"),
+    "rope_freq_base": (("json_model_override_args",), "as part of the model's configuration"),
+    "rope_scaling": (("json_model_override_args",), "as part of the model's configuration"),
+    "split_mode": (("tp_size",), "the number of GPUs that share a model"),
+    "tensor_split": (("tp_size",), "the number of GPUs, which share a model evenly"),
+    "threads": ((), "the model runs on the GPUs"),
+    "ubatch_size": (("chunked_prefill_size",), ""),
+}
