@@ -18,13 +18,12 @@ description:
     descendants, first by SIGTERM, after 3 seconds by SIGKILL. What has become a daemon, as C(async) does, goes on.
   - A login that the node drops at once, because more tasks log in at a time than its SSH server takes, is tried again
     for up to half a minute.
-  - Files are written beside their place, compared by size and SHA-256 and then renamed, so that a full disk is an
+  - Files are written beside their place, compared by size and checksum and then renamed, so that a full disk is an
     error. A file that is overwritten keeps its mode and owner.
   - A container that is missing, moved to another node, stopped, suspended or locked makes the host unreachable, with
     one sentence that says so. This is asked for each command.
 requirements:
-  - On the node C(perl), which Proxmox VE brings. In the container C(sh), C(env), and for files C(sha256sum) and
-    C(stat).
+  - On the node C(perl), which Proxmox VE brings. In the container C(sh), C(env), and for files C(cksum) and C(stat).
 extends_documentation_fragment:
   - gpuops.sglang.ssh_options
 options:
@@ -34,6 +33,11 @@ options:
     description:
       - Login at the node, as for any host, unless O(node_user) is set.
       - In the container it is root, whatever this says.
+  ssh_args:
+    description:
+      - Arguments of the SSH client, to which O(ssh_common_args) and O(ssh_extra_args) are added.
+      - Unlike Ansible's own this connection does not ask for compression, which would slow large files down threefold.
+    default: -o ControlMaster=auto -o ControlPersist=60s
   use_tty:
     description:
       - Ask for a terminal when no data is sent to the command.
@@ -103,6 +107,8 @@ options:
     vars:
       - name: ansible_pct_executable
 notes:
+  - With O(entry=strict) and O(node_become=sudo) a command in an unprivileged container can not open C(/dev/stdin),
+    C(/dev/stdout) and C(/dev/stderr) by their names.
   - C(become_method=su) to a user without a login shell needs C(become_flags=-s /bin/sh).
   - The end of a command whose controller is killed needs C(setpriv) of util-linux on the controller; without it the
     command ends when its SSH connection does.
@@ -143,7 +149,6 @@ ct131:
 
 import contextlib
 import functools
-import hashlib
 import multiprocessing
 import os
 import random
@@ -157,6 +162,7 @@ from typing import Any
 from ansible.errors import AnsibleAuthenticationFailure, AnsibleConnectionFailure, AnsibleError, AnsibleFileNotFound
 from ansible.plugins.connection.ssh import Connection as SshConnection
 from ansible_collections.gpuops.sglang.plugins.module_utils import pct
+from ansible_collections.gpuops.sglang.plugins.module_utils.cksum import cksum_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.pct_programs import fetch_script, put_script, sent
 
 Result = tuple[int, bytes, bytes]  # exit code, stdout, stderr
@@ -252,8 +258,7 @@ class Connection(SshConnection):
     def put_file(self, in_path: str, out_path: str) -> Result:
         if not os.path.exists(in_path):
             raise AnsibleFileNotFound(f"{in_path} does not exist on the controller")
-        status = os.stat(in_path)
-        script = put_script(out_path, status.st_size, _sha256(in_path), status.st_mode & 0o777)
+        script = put_script(out_path, cksum_of(in_path), os.stat(in_path).st_mode & 0o777)
         code, stdout, stderr = self._transfer("<", in_path, script)
         if code:
             raise AnsibleError(self._transfer_error(f"cannot write {out_path} in", pct.last_lines(stderr, 2)))
@@ -273,9 +278,9 @@ class Connection(SshConnection):
             if os.path.getsize(part) != size:
                 lost = f"{os.path.getsize(part)} of {size} bytes arrived: check the free space of {out_path}"
                 raise AnsibleError(self._transfer_error(f"cannot fetch {in_path} from", lost))
-            if _sha256(part) != sum_:
+            if cksum_of(part) != sum_:
                 raise AnsibleError(
-                    self._transfer_error(f"cannot fetch {in_path} from", "other bytes arrived than sent")
+                    self._transfer_error(f"cannot fetch {in_path} from", "other bytes arrived than were sent")
                 )
             _take_place(part, out_path, mode)
         except OSError as error:
@@ -327,11 +332,3 @@ def _take_place(part: str, path: str, mode: int) -> None:
         os.umask(umask)
         os.chmod(part, (mode | 0o200) & 0o777 & ~umask)
     os.replace(part, path)
-
-
-def _sha256(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()

@@ -141,7 +141,7 @@ done
 exit 1
 """
 
-# Both run in the container. The copy is written beside its place and counts when its bytes and their sum are right,
+# Both run in the container. The copy is written beside its place and counts when its size and sum are right,
 # because a full disk may end a copy without an error. Like sftp, PUT follows a link and keeps the mode and owner of
 # a file that is there; a new one gets {mode}, less the umask.
 PUT = r"""to={path}
@@ -149,9 +149,9 @@ if [ -L "$to" ]; then to=$(readlink -f "$to"; echo .); to=${{to%??}}; fi
 if [ -d "$to" ]; then echo "it is a directory" >&2; exit 1; fi
 if [ ! -d "${{to%/*}}/" ]; then echo "there is no directory ${{to%/*}}" >&2; exit 1; fi
 part=${{to%/*}}/{part}; mask=$(umask); umask 077
-if true >"$part" && sum=$(tee "$part" | sha256sum) && got=$(($(wc -c <"$part"))); then
-    if [ $got -ne {size} ]; then echo "$got of {size} bytes arrived" >&2
-    elif [ "${{sum%% *}}" != {sum} ]; then echo "what arrived is not what was sent" >&2
+if cat >"$part" && sum=$(cksum <"$part"); then
+    if [ "${{sum#* }}" != {size} ]; then echo "${{sum#* }} of {size} bytes arrived" >&2
+    elif [ "$sum" != "{sum}" ]; then echo "what arrived is not what was sent" >&2
     else
         mode=$(printf %o $((0{mode:o} & ~0$mask))); owner=
         if [ -e "$to" ]; then mode=$(stat -c %a "$to"); owner=$(stat -c %u:%g "$to"); fi
@@ -161,7 +161,7 @@ fi
 rm -f "$part"; exit 1"""
 FETCH = r"""size=$(wc -c <{path}) && mode=$(stat -Lc %a {path}) || exit
 {{ {{ head -c $((size)) <{path} | tee /dev/fd/4 >&3; }} 4>&1 |
-sha256sum | sed "s/^/mode, bytes, sum: $mode $((size)) /" >&2; }} 3>&1"""
+cksum | sed "s/^/mode, size, sum: $mode $((size)) /" >&2; }} 3>&1"""
 
 
 def escaped(text: str) -> str:
@@ -170,20 +170,20 @@ def escaped(text: str) -> str:
     return re.sub(rb"[\x80-\xff]", lambda byte: b"\\0%03o" % byte.group()[0], raw).decode("ascii")
 
 
-def put_script(path: str, size: int, sum_: str, mode: int = 0o644) -> str:
-    """A script that makes `path` of its stdin, whole or not at all; `size` in bytes, `sum_` its SHA-256 in hex."""
+def put_script(path: str, sum_: str, mode: int = 0o644) -> str:
+    """A script that makes `path` of its stdin, whole or not at all; `sum_` is what cksum says of stdin."""
     part = f".gpuops-{secrets.token_hex(8)}"
-    return PUT.format(path=shlex.quote(_anchored(path)), part=part, size=size, sum=sum_, mode=mode)
+    return PUT.format(path=shlex.quote(_anchored(path)), part=part, size=sum_.split()[1], sum=sum_, mode=mode)
 
 
 def fetch_script(path: str) -> str:
-    """A script that writes `path` to stdout, and its mode, size and SHA-256 to stderr, see `sent`."""
+    """A script that writes `path` to stdout, and its mode, size and sum to stderr, see `sent`."""
     return FETCH.format(path=shlex.quote(_anchored(path)))
 
 
 def sent(stderr: bytes) -> tuple[int, int, str]:
-    """Which mode the file of `fetch_script` has, how many bytes were sent and their SHA-256; -1 if it did not say."""
-    said = re.search(rb"^mode, bytes, sum: (\d+) (\d+) ([0-9a-f]{64})", stderr, re.MULTILINE)
+    """The mode and size of the file of `fetch_script`, -1 if it did not say, and what cksum says of what was sent."""
+    said = re.search(rb"^mode, size, sum: (\d+) (\d+) (\d+ \d+)", stderr, re.MULTILINE)
     return (int(said.group(1), 8), int(said.group(2)), said.group(3).decode()) if said else (0, -1, "")
 
 
