@@ -240,11 +240,14 @@ class Connection(SshConnection):
         _end_with_playbook()
         setpriv = shutil.which("setpriv")
         leash = [os.fsencode(setpriv), b"--pdeathsig", b"TERM", b"--"] if setpriv else []
-        result = super()._bare_run([*leash, *self._redirect, *cmd], in_data, sudoable, checkrc=False)
+        code, stdout, stderr = super()._bare_run([*leash, *self._redirect, *cmd], in_data, sudoable, checkrc=False)
+        if cmd[0] == b"sshpass" and code == 6:  # it ends ssh's question without a word
+            stderr += b"the host key is not known: add it to known_hosts\n"
+        result = (code, stdout, stderr)
         failure = self._call.failure(*result)
         if failure:
             # an authentication failure is not tried again, which could lock the account
-            refused = b"Permission denied" in result[2] or (cmd[0] == b"sshpass" and result[0] == 5)
+            refused = b"Permission denied" in stderr or (cmd[0] == b"sshpass" and code == 5)
             if refused:
                 raise AnsibleAuthenticationFailure(failure)
             raise (_Dropped if self._call.dropped(*result) else AnsibleConnectionFailure)(failure)

@@ -138,6 +138,19 @@ def test_a_login_that_is_dropped_is_tried_again(connect: Connect, tmp_path: Path
     assert sum(pauses) < 60
 
 
+def test_a_password_for_a_host_whose_key_is_not_known(
+    connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sshpass = tmp_path / "sshpass"
+    sshpass.write_text("#!/bin/sh\nexit 6\n")
+    sshpass.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    password = {"ansible_password": "planted", "ansible_host_key_checking": False}
+    with pytest.raises(AnsibleConnectionFailure, match=r"ssh to kpro5 .* failed: the host key is not") as caught:
+        connect(ansible_ssh_password_mechanism="sshpass", **password).exec_command("true")
+    assert "planted" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("variables", "login"),
     [
