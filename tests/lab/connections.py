@@ -23,6 +23,7 @@ NODE = "10.98.0.5"
 CONTAINERS = [129, 130]
 ENTRIES = ["quick", "strict"]
 WAYS = ["ssh", *ENTRIES]
+HOST_KEY = "/etc/ssh/ssh_host_ed25519_key.pub"
 
 init_plugin_loader([str(Path(__file__).resolve().parents[2] / ".dev")])
 
@@ -73,21 +74,27 @@ def enter(way: str, vmid: int, **changes: object) -> ConnectionBase:
 def login_of_container(vmid: int) -> Iterator[None]:
     """While it lasts, the lab's key opens the container's own sshd, and ssh knows the container's host key."""
     container, known_hosts = connect(vmid), LAB / "ssh/known_hosts"
-    known, key = known_hosts.read_text(), (LAB / "ssh/id_ed25519.pub").read_bytes()
-    host_key = container.exec_command("cat /etc/ssh/ssh_host_ed25519_key.pub")[1].decode()
-    stopped = container.exec_command("systemctl is-active ssh")[0] != 0
-    container.exec_command(
-        "mkdir -pm 700 /root/.ssh; cd /root/.ssh; cp -p authorized_keys before; cat >>authorized_keys", key
+    mark = f"test-{os.getpid()}"  # others may do the same at the same time
+    words = (
+        (LAB / "ssh/id_ed25519.pub").read_text().split(),
+        container.exec_command(f"cat {HOST_KEY}")[1].decode().split(),
     )
+    key, host_key = (f"{kind} {key} {mark}\n" for kind, key, _ in words)
+    stopped = container.exec_command("systemctl is-active ssh")[0] != 0
+    container.exec_command("mkdir -pm 700 /root/.ssh; cat >>/root/.ssh/authorized_keys", key.encode())
     if stopped:
         container.exec_command("systemctl start ssh")
-    known_hosts.write_text(f"{known}10.98.0.{vmid} {host_key}")
+    with known_hosts.open("a") as file:
+        file.write(f"10.98.0.{vmid} {host_key}")
     try:
         yield
     finally:
         enter("ssh", vmid).reset()
-        known_hosts.write_text(known)
-        container.exec_command("cd /root/.ssh; mv before authorized_keys || rm authorized_keys")
+        lines = known_hosts.read_text().splitlines(keepends=True)
+        known_hosts.write_text("".join(line for line in lines if not line.endswith(f" {mark}\n")))
+        container.exec_command(
+            f"cd /root/.ssh; sed -i '/ {mark}$/d' authorized_keys; test -s authorized_keys || rm authorized_keys"
+        )
         if stopped:
             container.exec_command("systemctl stop ssh")
 

@@ -215,7 +215,5 @@ def test_a_full_disk_a_missing_folder_and_a_read_only_one(entry: str, tmp_path: 
 
 
 def test_a_command_line_that_is_too_long(entry: str) -> None:
-    with pytest.raises(
-        AnsibleError, match=rf"^{HERE}: a command of 200002 characters makes"
-    ):
+    with pytest.raises(AnsibleError, match=rf"^{HERE}: a command of 200002 characters makes"):
         to(VMID, entry).exec_command(": " + "x" * 200_000)
