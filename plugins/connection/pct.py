@@ -15,7 +15,8 @@ description:
   - Commands start in root's home directory, or in C(/) without one. Their environment is that of a fresh login of the
     container's root, and nothing of the node's. C(/bin/sh) runs them, whatever root's login shell is.
   - A command whose task is interrupted, times out or loses its connection is ended in the container, with all its
-    descendants, first by SIGTERM, after 3 seconds by SIGKILL. What has become a daemon, as C(async) does, goes on.
+    descendants, first by SIGTERM, after 3 seconds by SIGKILL. What has become a daemon, as C(async) does, goes on, and
+    so does what a command left in the background when it ended.
   - A login that the node drops at once, because more tasks log in at a time than its SSH server takes, is tried again
     for up to half a minute.
   - Files are written beside their place, compared by size and checksum and then renamed, so that a full disk is an
@@ -23,7 +24,8 @@ description:
   - A container that is missing, moved to another node, stopped, suspended or locked makes the host unreachable, with
     one sentence that says so. This is asked for each command.
 requirements:
-  - On the node C(perl), which Proxmox VE brings. In the container C(sh), C(env), and for files C(cksum) and C(stat).
+  - On the node C(perl), which Proxmox VE brings, and a login shell that reads quotes as C(sh) does, so not C(csh).
+  - In the container C(sh), C(env) and, for files, the common tools of C(coreutils) or C(busybox).
 extends_documentation_fragment:
   - gpuops.sglang.ssh_options
 options:
@@ -179,6 +181,7 @@ class Connection(SshConnection):
     has_pipelining = True
 
     _call: pct.Call
+    _reply: Result
     _login: str | None = None
     _redirect: tuple[bytes, ...] = ()
 
@@ -223,7 +226,8 @@ class Connection(SshConnection):
             raise AnsibleError(str(error)) from error
         for pause in (1, 2, 4, 8, 8, 8, 0):
             try:
-                code, stdout, stderr = self._call.result(*super().exec_command(line, in_data, sudoable))
+                super().exec_command(line, in_data, sudoable)
+                code, stdout, stderr = self._call.result(*self._reply)
                 break
             except _Dropped:
                 if not pause:
@@ -241,17 +245,18 @@ class Connection(SshConnection):
         setpriv = shutil.which("setpriv")
         leash = [os.fsencode(setpriv), b"--pdeathsig", b"TERM", b"--"] if setpriv else []
         code, stdout, stderr = super()._bare_run([*leash, *self._redirect, *cmd], in_data, sudoable, checkrc=False)
-        if cmd[0] == b"sshpass" and code == 6:  # it ends ssh's question without a word
-            stderr += b"the host key is not known: add it to known_hosts\n"
-        result = (code, stdout, stderr)
-        failure = self._call.failure(*result)
+        self._reply = (code, stdout, stderr)
+        failure = self._call.failure(*self._reply)
         if failure:
+            if cmd[0] == b"sshpass" and code == 6:  # it ends ssh's question without a word
+                failure = self._call.failure(code, b"", b"the host key is not known: add it to known_hosts")
             # an authentication failure is not tried again, which could lock the account
             refused = b"Permission denied" in stderr or (cmd[0] == b"sshpass" and code == 5)
             if refused:
                 raise AnsibleAuthenticationFailure(failure)
-            raise (_Dropped if self._call.dropped(*result) else AnsibleConnectionFailure)(failure)
-        return result
+            raise (_Dropped if self._call.dropped(*self._reply) else AnsibleConnectionFailure)(failure)
+        # ssh's plugin would take codes of the command for those of sshpass, and run it again
+        return 0, b"", b""
 
     def _send_initial_data(self, fh: Any, in_data: bytes, ssh_process: Any) -> None:
         # beside the reading of the output, or a command that answers while it reads would wait for ever
@@ -261,6 +266,8 @@ class Connection(SshConnection):
     def put_file(self, in_path: str, out_path: str) -> Result:
         if not os.path.exists(in_path):
             raise AnsibleFileNotFound(f"{in_path} does not exist on the controller")
+        if os.path.isdir(in_path):
+            raise AnsibleError(f"{in_path} on the controller is a directory: name a file")
         script = put_script(out_path, cksum_of(in_path), os.stat(in_path).st_mode & 0o777)
         code, stdout, stderr = self._transfer("<", in_path, script)
         if code:
@@ -278,8 +285,12 @@ class Connection(SshConnection):
             mode, size, sum_ = sent(stderr)
             if code or size < 0:
                 raise AnsibleError(self._transfer_error(f"cannot read {in_path} in", pct.last_lines(stderr, 2)))
-            if os.path.getsize(part) != size:
-                lost = f"{os.path.getsize(part)} of {size} bytes arrived: check the free space of {out_path}"
+            got = os.path.getsize(part)
+            if got != size:
+                cause = f"check the free space of {out_path} ({pct.last_lines(stderr, 2)})"
+                if got > size:
+                    cause = "something in the login's shell profile on the node writes to stdout: make it silent"
+                lost = f"{got} of {size} bytes arrived: {cause}"
                 raise AnsibleError(self._transfer_error(f"cannot fetch {in_path} from", lost))
             if cksum_of(part) != sum_:
                 raise AnsibleError(

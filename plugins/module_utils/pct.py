@@ -27,7 +27,7 @@ REFUSALS = (
      " or ansible_pct_node_user to root"),
     (r"sudo: (not found|command not found|No such file)",
      "{container}: {node} has no sudo: install it, or set ansible_pct_node_user to root"),
-    (r"(?m)^sudo: (?!.*not found)|^Sorry, user|not in the sudoers file",
+    (r"(?m)^sudo: (?!.*not found|unable to resolve host)|^Sorry, user|not in the sudoers file",
      "{container}: sudo on {node} does not let {login} run {program} without a password:"
      " add '{login} ALL=(root) NOPASSWD: {program}' to its sudoers{narrower}"),
     (r"no /etc/pve|lxc-attach: No such file|{perl}: (.*not found|No such file)|no such file or directory: {perl}",
@@ -71,9 +71,10 @@ def last_lines(text: bytes, count: int = 1) -> str:
 def no_python(target: Target, command: str, code: int, stderr: bytes) -> str:
     """That a module found no Python in the container, in one sentence; empty if that is not what happened."""
     found = re.search(rb"(?m)(?:^|[ :])([^\s:]*python[0-9.]*): (?:.*not found|No such file)", stderr)
-    if code != 127 or not found or found.group(1).decode() not in command:
+    program = found.group(1).decode(errors="replace") if found else ""
+    if code != 127 or not program or program not in command:
         return ""
-    return (f"container {target.vmid} on {target.node} has no {found.group(1).decode()}: install Python there with"
+    return (f"container {target.vmid} on {target.node} has no {program}: install Python there with"
             " 'ansible-playbook gpuops.sglang.bootstrap', or correct ansible_python_interpreter")  # fmt: skip
 
 

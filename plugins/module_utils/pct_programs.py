@@ -104,7 +104,8 @@ INSIDE = {
 }
 
 # Runs in the container as `sh -c END MARK-WITHOUT-ITS-PREFIX`, or it would find itself: ends the sh that carries the
-# mark with all its descendants, first by SIGTERM, after 3 s by SIGKILL. What has become a daemon is left alone.
+# mark with all its descendants, first by SIGTERM, after 3 s by SIGKILL. They are stopped while they are looked for, or
+# they could start more meanwhile. What has become a daemon is left alone.
 END = r"""
 all=
 for dir in /proc/[0-9]*; do
@@ -112,13 +113,14 @@ for dir in /proc/[0-9]*; do
     case $line in *"pct-$0"*) all="$all ${dir#/proc/} " ;; esac
 done 2>/dev/null
 grow() {
+    kill -STOP $all 2>/dev/null
     more=yes
     while [ "$more" ]; do
         more=
         for dir in /proc/[0-9]*; do
             pid=${dir#/proc/}; line=; read -r line <$dir/stat
             set -- ${line##*) }
-            case $all in *" $pid "*) ;; *" ${2:-none} "*) all="$all $pid "; more=yes ;; esac
+            case $all in *" $pid "*) ;; *" ${2:-none} "*) kill -STOP "$pid"; all="$all $pid "; more=yes ;; esac
         done 2>/dev/null
     done
 }
@@ -134,6 +136,7 @@ for signal in TERM KILL; do
     for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do
         alive || exit 0
         [ $signal = TERM ] && [ $try != 1 ] || kill -$signal $all 2>/dev/null
+        kill -CONT $all 2>/dev/null
         sleep 0.2 2>/dev/null || sleep 1
         grow
     done
@@ -145,7 +148,9 @@ exit 1
 # because a full disk may end a copy without an error. Like sftp, PUT follows a link and keeps the mode and owner of
 # a file that is there; a new one gets {mode}, less the umask.
 PUT = r"""to={path}
-if [ -L "$to" ]; then to=$(readlink -f "$to"; echo .); to=${{to%??}}; fi
+if [ -L "$to" ]; then
+    to=$(readlink -f "$to" && echo .) || {{ echo "it is a link to nowhere" >&2; exit 1; }}; to=${{to%??}}
+fi
 if [ -d "$to" ]; then echo "it is a directory" >&2; exit 1; fi
 if [ ! -d "${{to%/*}}/" ]; then echo "there is no directory ${{to%/*}}" >&2; exit 1; fi
 part=${{to%/*}}/{part}; mask=$(umask); umask 077
@@ -165,9 +170,12 @@ cksum | sed "s/^/mode, size, sum: $mode $((size)) /" >&2; }} 3>&1"""
 
 
 def escaped(text: str) -> str:
-    """`text` in ASCII, for `printf %b`: pct decodes arguments by the node's locale, which spoils anything else."""
-    raw = text.encode(errors="surrogateescape").replace(b"\\", b"\\\\")
-    return re.sub(rb"[\x80-\xff]", lambda byte: b"\\0%03o" % byte.group()[0], raw).decode("ascii")
+    """`text` for `printf %b`, in ASCII: pct decodes arguments by the node's locale, which spoils anything else.
+
+    Two backslashes in a row would be one to fish, if that is the login shell of the node.
+    """
+    raw = text.encode(errors="surrogateescape")
+    return re.sub(rb"[\x80-\xff\\]", lambda byte: b"\\0%03o" % byte.group()[0], raw).decode("ascii")
 
 
 def put_script(path: str, sum_: str, mode: int = 0o644) -> str:

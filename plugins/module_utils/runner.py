@@ -10,6 +10,7 @@ import math
 import os
 import re
 import selectors
+import shlex
 import signal
 import subprocess
 import threading
@@ -28,17 +29,21 @@ ENDED_INSIDE = 60.0  # s, more than the Perl of pct.Call takes to end a command 
 WAKE = 0.1  # s between two looks whether a command has ended whose output a daemon of its own holds open
 LAST_READS = 16  # of 64 KiB: a pipe holds at most 1 MiB of what an ended command has said
 
-# Runs in the container and becomes the command. All of it comes on stdin, a word a line, since what is on a command
+# Runs in the container and becomes the command. All of it comes on stdin, in four lines, since what is on a command
 # line can be seen by every user. `read` takes no byte too many, so the command has the rest of stdin for itself.
 BECOME = r"""
 word() { IFS= read -r gpuops_word || exit; gpuops_word=$(printf %b. "$gpuops_word"); gpuops_word=${gpuops_word%.}; }
 word; gpuops_mark=$gpuops_word
 word; [ -z "$gpuops_word" ] || cd -- "$gpuops_word" || { echo "$gpuops_mark" >&2; exit 1; }
-word; gpuops_left=$gpuops_word
-while [ "$gpuops_left" -gt 0 ]; do word; set -- "$@" "$gpuops_word"; gpuops_left=$((gpuops_left - 1)); done
-while word && [ "$gpuops_word" ]; do export "$gpuops_word"; done
+word; eval "set -- $gpuops_word"
+word; eval "$gpuops_word"
 exec "$@"
 """
+
+# Variables that some /bin/sh does not let anyone set, or sets again.
+SHELLS_OWN = {
+    "BASHOPTS", "BASH_VERSINFO", "EUID", "LINENO", "OPTIND", "PPID", "RANDOM", "SECONDS", "SHELLOPTS", "UID",
+}  # fmt: skip
 
 # What the sentences of pct.Call tell the connection plugin to change -> what it is for a module on the node.
 SETTINGS = (
@@ -143,6 +148,8 @@ class InContainer:
         timeout: float | None = None,
     ) -> Finished:
         _check(self.where, argv, environment or {}, chdir)
+        for name in SHELLS_OWN.intersection(environment or {}):
+            raise Refused(f"{self.where}: the environment variable {name} belongs to the shell itself: take it out")
         call = pct.Call(
             pct.Target(
                 self.vmid, self._node, self._node, f"user id {os.geteuid()}",
@@ -153,7 +160,7 @@ class InContainer:
         variables = [f"{name}={value}" for name, value in (environment or {}).items()]
         # a name that begins with a dash is an option to cd, or its last folder
         folder = chdir if not chdir or chdir.startswith("/") else f"./{chdir}"
-        words = [no_folder, folder or "", str(len(argv)), *argv, *variables, ""]
+        words = [no_folder, folder or "", shlex.join(argv), f"export {shlex.join(variables)}" if variables else ""]
         lines = "".join(escaped(word).replace("\n", r"\n") + "\n" for word in words)
         finished, left = _run(call.node_argv(BECOME), lines.encode() + stdin, None, None, timeout, _end_inside)
         reply = (finished.code, finished.stdout, finished.stderr)

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,7 +36,7 @@ PCT = """#!/bin/sh
 [ "$1 $3" = "exec --" ] || exit 2
 [ "$2" != 191 ] || { echo "container '191' not running!" >&2; exit 255; }
 shift 3
-exec "$@"
+"$@"
 """
 Connect = Callable[..., pct.Connection]
 
@@ -151,6 +153,25 @@ def test_a_password_for_a_host_whose_key_is_not_known(
     assert "planted" not in str(caught.value)
 
 
+@pytest.mark.parametrize("code", [1, 2, 3, 4, 5, 6, 255])
+def test_a_code_of_the_command_is_none_of_sshpass(
+    connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    sshpass = tmp_path / "sshpass"
+    sshpass.write_text('#!/bin/sh\nshift\nexec "$@"\n')
+    sshpass.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    connection = connect(
+        ansible_password="planted",
+        ansible_host_key_checking=False,
+        ansible_ssh_password_mechanism="sshpass",
+        ansible_ssh_retries=2,
+    )
+    command = f"echo run >>'{tmp_path}/runs'; echo out; exit {code}"
+    assert connection.exec_command(command, b"data") == (code, b"out\n", b"")
+    assert (tmp_path / "runs").read_text() == "run\n"
+
+
 @pytest.mark.parametrize(
     ("variables", "login"),
     [
@@ -265,6 +286,19 @@ def test_a_copy_that_lost_its_end_is_not_kept(connect: Connect, tmp_path: Path) 
     assert not list(tmp_path.glob(".gpuops*"))
 
 
+def test_a_profile_that_talks_is_named(connect: Connect, tmp_path: Path) -> None:
+    (tmp_path / "there").write_bytes(b"data")
+    ssh = tmp_path / "ssh"
+    ssh.write_text(ssh.read_text().replace("exec /bin/sh", "echo welcome; exec /bin/sh"))
+    with pytest.raises(AnsibleError, match=r"12 of 4 bytes arrived: something in the login's shell profile"):
+        connect().fetch_file(str(tmp_path / "there"), str(tmp_path / "back"))
+
+
+def test_a_directory_is_no_file_to_send(connect: Connect, tmp_path: Path) -> None:
+    with pytest.raises(AnsibleError, match="on the controller is a directory: name a file"):
+        connect().put_file(str(tmp_path), str(tmp_path / "there"))
+
+
 def test_a_file_that_is_not_there_names_itself(connect: Connect, tmp_path: Path) -> None:
     with pytest.raises(AnsibleError, match=r"cannot read .*/nowhere in container 129 on kpro5: .*nowhere"):
         connect().fetch_file(str(tmp_path / "nowhere"), str(tmp_path / "back"))
@@ -277,3 +311,50 @@ def test_the_options_are_those_of_the_installed_ssh_plugin() -> None:
     assert options["pipelining"]["type"] == "boolean"
     assert {"name": "ansible_ssh_pipelining"} in options["pipelining"]["vars"]
     assert "version_added" not in ModuleDocFragment.DOCUMENTATION
+
+
+def on_the_node(connect: Connect) -> pct.Connection:
+    return connect(ansible_pct_node_connection="local", ansible_ssh_executable="/nowhere/ssh")
+
+
+@pytest.mark.parametrize("in_data", [None, b"\0\r\n" + b"data" * 100_000])
+def test_on_the_node_itself_no_ssh_is_needed(connect: Connect, tmp_path: Path, in_data: bytes | None) -> None:
+    connection = on_the_node(connect)
+    text = "wc -c; echo err >&2; exit 3" if in_data else "echo 0; echo err >&2; exit 3"
+    assert connection.exec_command(text, in_data) == (3, b"%d\n" % len(in_data or b""), b"err\n")
+    connection.reset()
+    assert connection.exec_command("exit 255") == (255, b"", b"")
+    (tmp_path / "here").write_bytes(in_data or b"")
+    connection.put_file(str(tmp_path / "here"), str(tmp_path / "there"))
+    connection.fetch_file(str(tmp_path / "there"), str(tmp_path / "back"))
+    assert (tmp_path / "back").read_bytes() == (in_data or b"")
+
+
+def test_on_the_node_itself_a_command_ends_with_its_playbook(connect: Connect, tmp_path: Path) -> None:
+    forks = multiprocessing.get_context("fork")
+
+    def worker() -> None:
+        pct._end_with_playbook.cache_clear()  # what the tests' process asked before it forked
+        on_the_node(connect).exec_command(f"echo $$ >{tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; sleep 7001")
+
+    def playbook() -> None:
+        task = forks.Process(target=worker)
+        task.start()
+        task.join()
+
+    running = forks.Process(target=playbook)
+    running.start()
+    assert eventually((tmp_path / "pid").exists)
+    shell = Path("/proc", (tmp_path / "pid").read_text().strip())
+    assert shell.exists()
+    running.kill()
+    assert eventually(lambda: not shell.exists())
+
+
+def eventually(happened: Callable[[], bool]) -> bool:
+    """Ask until it is true, for at most 20 s."""
+    for _ in range(200):
+        if happened():
+            return True
+        time.sleep(0.1)
+    return False

@@ -5,13 +5,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils import pct
 from ansible_collections.gpuops.sglang.plugins.module_utils.cksum import cksum
-from ansible_collections.gpuops.sglang.plugins.module_utils.pct_programs import fetch_script, put_script, sent
+from ansible_collections.gpuops.sglang.plugins.module_utils.pct_programs import (
+    END,
+    escaped,
+    fetch_script,
+    put_script,
+    sent,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -144,6 +153,7 @@ SENTENCES = [
     (1, "sudo: a password is required",
      f"{CT}: sudo on kpro5 does not let deploy run /usr/sbin/pct without a password:"
      " add 'deploy ALL=(root) NOPASSWD: /usr/sbin/pct' to its sudoers"),
+    (255, "sudo: unable to resolve host kpro5: Name or service not known\ncontainer is STOPPED", STOPPED),
     (127, "bash: line 1: exec: sudo: not found",
      f"{CT}: kpro5 has no sudo: install it, or set ansible_pct_node_user to root"),
     (255, "CT is locked (backup)",
@@ -254,3 +264,50 @@ def test_sudo_goes_before_pct(tmp_path: Path, node: pct.Target, monkeypatch: pyt
     code, stdout, stderr = ssh(call, "echo x")
     assert f"sudo {node.executable} exec 129 -- /bin/sh -c" in stderr.decode()
     assert call.result(code, stdout, stderr) == (0, b"x\n", b"")
+
+
+def test_fish_would_take_two_backslashes_for_one() -> None:
+    assert escaped("a\\\\b\\n") == r"a\0134\0134b\0134n"
+
+
+def test_a_link_to_nowhere_is_not_written_to(node: pct.Target, tmp_path: Path) -> None:
+    for name, target in {"loop": "loop", "lost": "none/x/y"}.items():
+        (tmp_path / name).symlink_to(target)
+        assert inside(node, put_script(str(tmp_path / name), cksum([b"x"])), b"x") == (
+            1, b"", b"it is a link to nowhere\n",
+        )  # fmt: skip
+        assert os.readlink(tmp_path / name) == target
+
+
+FORKING = "n=0; while [ $n -lt 5000 ]; do n=$((n + 1)); sleep 60 & sleep 0.02; done"
+CLEANING = "trap 'echo cleaned >\"$1\"; exit' TERM; while :; do sleep 0.1; done"
+DEAF = "trap '' TERM; while :; do sleep 60; done"
+
+
+def session(leader: int) -> list[int]:
+    """The processes of a session that still run."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, sid = stat.read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue
+        if int(sid) == leader and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+@pytest.mark.parametrize("command", [FORKING, f"trap '' TERM; {FORKING}", CLEANING, DEAF, f"sh -c '{FORKING}' & wait"])
+def test_nothing_is_left_of_a_command_that_is_ended(tmp_path: Path, shell: str, command: str) -> None:
+    mark = f"pct-{os.urandom(8).hex()}"
+    argv = ["/bin/sh", "-c", f"{command}; :", mark, str(tmp_path / "said")]
+    with subprocess.Popen(argv, start_new_session=True) as running:
+        time.sleep(0.3)
+        try:
+            subprocess.run([shell, "-c", END, mark[4:]], timeout=60, check=False)
+            assert session(running.pid) == []
+        finally:
+            for pid in session(running.pid):
+                os.kill(pid, signal.SIGKILL)
+    assert (tmp_path / "said").exists() == (command == CLEANING)

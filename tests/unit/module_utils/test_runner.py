@@ -253,3 +253,13 @@ def test_a_result_that_is_lost_is_no_exit_code(tmp_path: Path) -> None:
         f"{CT}: what watches over sh on {NODE} was ended from outside, so its result is lost: see whether it still"
         " runs, then run it again"
     )
+
+
+def test_many_words_arrive(runner: Runner) -> None:
+    words = [str(number) for number in range(5000)]
+    assert runner.run(["printf", "%s\\n", *words]).stdout.decode().split() == words
+
+
+def test_variables_of_the_shell_itself_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="the environment variable UID belongs to the shell itself: take it out"):
+        container_with(tmp_path, "/bin/sh").run(["true"], environment={"UID": "7", "A": "b"})
