@@ -248,7 +248,7 @@ def _run(
                     process.wait(WAKE)
             over = left is not None or process.poll() is not None
             events = open_pipes.select(0 if over else WAKE) if open_pipes.get_map() else []
-            for pipe in (key.fd for key, _ in events):
+            for pipe in (event[0].fd for event in events):
                 chunk = os.read(pipe, 1 << 16)
                 said[pipe] += chunk
                 if not chunk:
@@ -279,7 +279,7 @@ def _processes() -> dict[int, _Process]:
     found = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            state, parent, _, session, *rest = Path("/proc", name, "stat").read_bytes().rpartition(b")")[2].split()
+            state, parent, _group, session, *rest = Path("/proc", name, "stat").read_bytes().rpartition(b")")[2].split()
             if state not in (b"Z", b"X"):
                 found[int(name)] = _Process(int(parent), int(session), rest[15])
     return found

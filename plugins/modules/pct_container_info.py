@@ -243,7 +243,7 @@ class Node:
         argv = [self._pvesh, "get", path, "--output-format", "json"]
         # Perl complains of a login's locale that the node has not; JSON is UTF-8 in any
         environment = {**os.environ, "LC_ALL": "C"}
-        done = subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True)
+        done = subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         complaints = done.stderr.decode(errors="replace")
         if done.returncode:
             kind = Gone if pct_config.is_gone(complaints) else Refused
@@ -280,7 +280,7 @@ class Node:
 
 def gathered(node: Node, vmids: list[int] | None, gather: list[str]) -> list[dict[str, Any]]:
     """Return the facts of the containers; one that goes meanwhile is only missed if it was asked for."""
-    listed, _ = node.get(CONTAINERS)
+    listed = node.get(CONTAINERS)[0]
     present = {facts["vmid"]: facts for facts in map(pct_config.state_facts, listed)}
     wanted = sorted(present if vmids is None else set(vmids))
     missing = [vmid for vmid in wanted if vmid not in present]
