@@ -313,8 +313,8 @@ def test_the_options_are_those_of_the_installed_ssh_plugin() -> None:
     assert "version_added" not in ModuleDocFragment.DOCUMENTATION
 
 
-def on_the_node(connect: Connect) -> pct.Connection:
-    return connect(ansible_pct_node_connection="local", ansible_ssh_executable="/nowhere/ssh")
+def on_the_node(connect: Connect, host: str = "localhost") -> pct.Connection:
+    return connect(host, ansible_pct_node_connection="local", ansible_ssh_executable="/nowhere/ssh")
 
 
 @pytest.mark.parametrize("in_data", [None, b"\0\r\n" + b"data" * 100_000])
@@ -322,12 +322,16 @@ def test_on_the_node_itself_no_ssh_is_needed(connect: Connect, tmp_path: Path, i
     connection = on_the_node(connect)
     text = "wc -c; echo err >&2; exit 3" if in_data else "echo 0; echo err >&2; exit 3"
     assert connection.exec_command(text, in_data) == (3, b"%d\n" % len(in_data or b""), b"err\n")
-    connection.reset()
     assert connection.exec_command("exit 255") == (255, b"", b"")
     (tmp_path / "here").write_bytes(in_data or b"")
     connection.put_file(str(tmp_path / "here"), str(tmp_path / "there"))
     connection.fetch_file(str(tmp_path / "there"), str(tmp_path / "back"))
     assert (tmp_path / "back").read_bytes() == (in_data or b"")
+
+
+def test_on_the_node_itself_there_is_no_connection_to_reset(connect: Connect, tmp_path: Path) -> None:
+    on_the_node(connect, f"touch {tmp_path}/ran").reset()
+    assert not (tmp_path / "ran").exists()
 
 
 def test_on_the_node_itself_a_command_ends_with_its_playbook(connect: Connect, tmp_path: Path) -> None:
