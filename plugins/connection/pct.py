@@ -255,8 +255,8 @@ class Connection(SshConnection):
             if refused:
                 raise AnsibleAuthenticationFailure(failure)
             raise (_Dropped if self._call.dropped(*self._reply) else AnsibleConnectionFailure)(failure)
-        # ssh's plugin would take codes of the command for those of sshpass, and run it again
-        return 0, b"", b""
+        # ssh's plugin shows the outputs, and would take codes of the command for those of sshpass and run it again
+        return 0, stdout, stderr
 
     def _send_initial_data(self, fh: Any, in_data: bytes, ssh_process: Any) -> None:
         # beside the reading of the output, or a command that answers while it reads would wait for ever
