@@ -156,6 +156,7 @@ import os
 import random
 import secrets
 import shutil
+import signal
 import stat
 import threading
 import time
@@ -227,7 +228,7 @@ class Connection(SshConnection):
         for pause in (1, 2, 4, 8, 8, 8, 0):
             try:
                 super().exec_command(line, in_data, sudoable)
-                code, stdout, stderr = self._call.result(*self._reply)
+                code, stdout, stderr = self._reply
                 break
             except _Dropped:
                 if not pause:
@@ -242,21 +243,34 @@ class Connection(SshConnection):
     def _bare_run(self, cmd: list[bytes], in_data: bytes | None, sudoable: bool = True, checkrc: bool = True) -> Result:
         # ssh goes when this process does, and this one when its playbook's does, so that the node can end the command
         _end_with_playbook()
-        setpriv = shutil.which("setpriv")
-        leash = [os.fsencode(setpriv), b"--pdeathsig", b"TERM", b"--"] if setpriv else []
-        code, stdout, stderr = super()._bare_run([*leash, *self._redirect, *cmd], in_data, sudoable, checkrc=False)
-        self._reply = (code, stdout, stderr)
-        failure = self._call.failure(*self._reply)
+        # each try has a mark of its own, or the node's end of a lost one would be that of the next
+        call = pct.Call(self._call.target)
+        words = [word.replace(self._call.mark.encode(), call.mark.encode()) for word in cmd]
+        others = _children()
+        try:
+            run = [*_leash(), *self._redirect, *words]
+            code, stdout, stderr = super()._bare_run(run, in_data, sudoable, checkrc=False)
+        except BaseException:  # such as the time-out of a task, whose loop goes on in this process
+            for pid in _children() - others:
+                os.kill(pid, signal.SIGTERM)
+            raise
+        failure = call.failure(code, stdout, stderr)
         if failure:
-            if cmd[0] == b"sshpass" and code == 6:  # it ends ssh's question without a word
-                failure = self._call.failure(code, b"", b"the host key is not known: add it to known_hosts")
+            if code == 6 and (cmd[0] == b"sshpass" or not stderr):  # it ends ssh's question without a word
+                failure = call.failure(code, b"", b"the host key is not known: add it to known_hosts")
             # an authentication failure is not tried again, which could lock the account
             refused = b"Permission denied" in stderr or (cmd[0] == b"sshpass" and code == 5)
             if refused:
                 raise AnsibleAuthenticationFailure(failure)
-            raise (_Dropped if self._call.dropped(*self._reply) else AnsibleConnectionFailure)(failure)
+            raise (_Dropped if call.dropped(code, stdout, stderr) else AnsibleConnectionFailure)(failure)
+        self._reply = call.result(code, stdout, stderr)
         # ssh's plugin shows the outputs, and would take codes of the command for those of sshpass and run it again
         return 0, stdout, stderr
+
+    def _sshpass_cmd(self) -> list[bytes]:
+        # ansible-core 2.21 puts this before the words of _bare_run, older versions into them
+        sshpass = super()._sshpass_cmd()
+        return [*_leash(), *sshpass] if sshpass else []
 
     def _send_initial_data(self, fh: Any, in_data: bytes, ssh_process: Any) -> None:
         # beside the reading of the output, or a command that answers while it reads would wait for ever
@@ -320,7 +334,27 @@ class Connection(SshConnection):
 def _end_with_playbook() -> None:
     playbook = multiprocessing.parent_process()
     if playbook:
-        threading.Thread(target=lambda: (playbook.join(), os._exit(1)), daemon=True).start()
+        threading.Thread(target=_end_with, args=(playbook,), daemon=True).start()
+
+
+def _end_with(playbook: Any) -> None:
+    # a worker that was started later also holds the pipe that join waits for, and may outlive the playbook
+    while os.getppid() == playbook.pid:
+        playbook.join(1)
+    os._exit(1)
+
+
+def _leash() -> list[bytes]:
+    """Words before a command that end it with the process that starts it."""
+    setpriv = shutil.which("setpriv")
+    return [os.fsencode(setpriv), b"--pdeathsig", b"TERM", b"--"] if setpriv else []
+
+
+def _children() -> set[int]:
+    """The processes that this thread started and that were not waited for; none where Linux does not say."""
+    with contextlib.suppress(OSError), open(f"/proc/self/task/{threading.get_native_id()}/children") as file:
+        return {int(pid) for pid in file.read().split()}
+    return set()
 
 
 def _feed(descriptor: int, data: bytes) -> None:
