@@ -33,7 +33,10 @@ def instance(**changed: Any) -> dict[str, Any]:
             {"sglang_server_instances": [instance(name="Tiny!")]}, "has the name 'Tiny!'", marks=pytest.mark.slow
         ),
         ({"sglang_server_instances": [instance(arg={})]}, "instance 'tiny' has a key 'arg': it may have name, model"),
-        (with_args(max_running_request=8), "no option 'max_running_request'; did you mean 'max_running_requests'?"),
+        (
+            with_args(max_running_request=8),
+            "no option 'max_running_request': it is short for 'max_running_requests'; write",
+        ),
         pytest.param(
             with_args(max_running_requests="many"),
             "'max_running_requests' is 'many', but SGLang wants a whole number",
