@@ -158,6 +158,7 @@ import secrets
 import shutil
 import signal
 import stat
+import subprocess
 import threading
 import time
 from typing import Any
@@ -165,7 +166,6 @@ from typing import Any
 from ansible.errors import AnsibleAuthenticationFailure, AnsibleConnectionFailure, AnsibleError, AnsibleFileNotFound
 from ansible.plugins.connection.ssh import Connection as SshConnection
 from ansible_collections.gpuops.sglang.plugins.module_utils import pct
-from ansible_collections.gpuops.sglang.plugins.module_utils.cksum import cksum_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.pct_programs import fetch_script, put_script, sent
 
 Result = tuple[int, bytes, bytes]  # exit code, stdout, stderr
@@ -282,7 +282,7 @@ class Connection(SshConnection):
             raise AnsibleFileNotFound(f"{in_path} does not exist on the controller")
         if os.path.isdir(in_path):
             raise AnsibleError(f"{in_path} on the controller is a directory: name a file")
-        script = put_script(out_path, cksum_of(in_path), os.stat(in_path).st_mode & 0o777)
+        script = put_script(out_path, _cksum(in_path), os.stat(in_path).st_mode & 0o777)
         code, stdout, stderr = self._transfer("<", in_path, script)
         if code:
             raise AnsibleError(self._transfer_error(f"cannot write {out_path} in", pct.last_lines(stderr, 2)))
@@ -306,7 +306,7 @@ class Connection(SshConnection):
                     cause = "something in the login's shell profile on the node writes to stdout: make it silent"
                 lost = f"{got} of {size} bytes arrived: {cause}"
                 raise AnsibleError(self._transfer_error(f"cannot fetch {in_path} from", lost))
-            if cksum_of(part) != sum_:
+            if _cksum(part) != sum_:
                 raise AnsibleError(
                     self._transfer_error(f"cannot fetch {in_path} from", "other bytes arrived than were sent")
                 )
@@ -328,6 +328,12 @@ class Connection(SshConnection):
 
     def _transfer_error(self, what: str, why: str) -> str:
         return f"{what} container {self._call.target.vmid} on {self._call.target.node}: {why}"
+
+
+def _cksum(path: str) -> str:
+    """`CRC SIZE` of a file. It finds a copy that went wrong; who would forge one is kept out by ssh."""
+    with open(path, "rb") as file:
+        return subprocess.run(["cksum"], stdin=file, stdout=subprocess.PIPE, check=True).stdout.decode().strip()
 
 
 @functools.cache

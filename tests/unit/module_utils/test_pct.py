@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils import pct
-from ansible_collections.gpuops.sglang.plugins.module_utils.cksum import cksum
 from ansible_collections.gpuops.sglang.plugins.module_utils.pct_programs import (
     END,
     escaped,
@@ -49,6 +48,10 @@ def inside(target: pct.Target, command: str | bytes, stdin: bytes = b"") -> tupl
     reply = ssh(call, command, stdin)
     assert call.failure(*reply) == ""
     return call.result(*reply)
+
+
+def cksum(data: bytes) -> str:
+    return subprocess.check_output(["cksum"], input=data).decode().strip()
 
 
 argument = st.binary(max_size=40).map(lambda raw: raw.replace(b"\0", b"0"))
@@ -221,15 +224,15 @@ NAMES = ["a b", "it's", 'say "hi"', "two\nlines", "größe 模型", "-n", "--", 
 @pytest.mark.parametrize("data", [b"", bytes(range(256)) * 999])
 def test_files_go_both_ways_under_any_name(node: pct.Target, tmp_path: Path, name: str, data: bytes) -> None:
     path = tmp_path / name
-    assert inside(node, put_script(str(path), cksum([data]), 0o600), data) == (0, b"", b"")
+    assert inside(node, put_script(str(path), cksum(data), 0o600), data) == (0, b"", b"")
     assert path.read_bytes() == data
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
     code, stdout, stderr = inside(node, fetch_script(str(path)))
-    assert (code, stdout, sent(stderr)) == (0, data, (0o600, len(data), cksum([data])))
+    assert (code, stdout, sent(stderr)) == (0, data, (0o600, len(data), cksum(data)))
 
 
 def test_a_relative_name_may_start_with_a_dash(node: pct.Target, tmp_path: Path) -> None:
-    script = f"cd '{tmp_path}' && {{ {put_script('-n', cksum([b'x']))}; }}"
+    script = f"cd '{tmp_path}' && {{ {put_script('-n', cksum(b'x'))}; }}"
     assert inside(node, script, b"x") == (0, b"", b"")
     assert (tmp_path / "-n").read_bytes() == b"x"
 
@@ -237,14 +240,14 @@ def test_a_relative_name_may_start_with_a_dash(node: pct.Target, tmp_path: Path)
 def test_a_file_that_did_not_arrive_whole_leaves_the_old_one(node: pct.Target, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    code, _, stderr = inside(node, put_script(str(path), cksum([b"12345"])), b"1234")
+    code, _, stderr = inside(node, put_script(str(path), cksum(b"12345")), b"1234")
     assert (code, stderr) == (1, b"4 of 5 bytes arrived\n")
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
     assert path.read_bytes() == b"old"
 
 
 def test_a_folder_is_not_overwritten(node: pct.Target, tmp_path: Path) -> None:
-    assert inside(node, put_script(str(tmp_path), cksum([b"x"])), b"x") == (1, b"", b"it is a directory\n")
+    assert inside(node, put_script(str(tmp_path), cksum(b"x")), b"x") == (1, b"", b"it is a directory\n")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -273,7 +276,7 @@ def test_fish_would_take_two_backslashes_for_one() -> None:
 def test_a_link_to_nowhere_is_not_written_to(node: pct.Target, tmp_path: Path) -> None:
     for name, target in {"loop": "loop", "lost": "none/x/y"}.items():
         (tmp_path / name).symlink_to(target)
-        assert inside(node, put_script(str(tmp_path / name), cksum([b"x"])), b"x") == (
+        assert inside(node, put_script(str(tmp_path / name), cksum(b"x")), b"x") == (
             1, b"", b"it is a link to nowhere\n",
         )  # fmt: skip
         assert os.readlink(tmp_path / name) == target
