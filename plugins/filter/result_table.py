@@ -30,6 +30,8 @@ _value:
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gpuops.sglang.plugins.module_utils.table import aligned
+
 COLUMNS = {
     "host": "host",
     "instance": "instance",
@@ -48,8 +50,7 @@ def result_table(verdicts: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     for host in sorted(verdicts):
         for verdict in verdicts[host] or [{"instance": "(none)"}]:
             rows.append([str({"host": host, **verdict}.get(column, "-")) for column in COLUMNS])
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+    return aligned(rows)
 
 
 class FilterModule:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -68,23 +69,33 @@ def to_argv(args: Mapping[str, Any], schema: Schema) -> list[str]:
 
     Raises ArgumentProblem with every problem found, one after the other.
     """
+    words, problems = _words(args, schema)
+    if problems:
+        raise ArgumentProblem("; ".join(problems.values()))
+    return words
+
+
+def argument_problems(args: Mapping[str, Any], schema: Schema) -> dict[str, str]:
+    """Return the option -> one sentence for each thing that SGLang would refuse or misread."""
+    return _words(args, schema)[1]
+
+
+def _words(args: Mapping[str, Any], schema: Schema) -> tuple[list[str], dict[str, str]]:
     words: list[str] = []
-    problems: list[str] = []
+    problems: dict[str, str] = {}
     setters: dict[str, str] = {}
     for name in sorted(args):
         try:
             flag = _flag(name, schema)
             own_words = [] if args[name] is None else option_words(name, flag, args[name], schema)
         except ArgumentProblem as problem:
-            problems.append(str(problem))
+            problems[name] = str(problem)
             continue
         other = setters.setdefault(schema[flag]["dest"], name) if own_words else name
         if other != name:
-            problems.append(f"'{other}' and '{name}' set the same thing in this SGLang: keep one of them")
+            problems[name] = f"'{other}' and '{name}' set the same thing in this SGLang: keep one of them"
         words += own_words
-    if problems:
-        raise ArgumentProblem("; ".join(problems))
-    return words
+    return words, problems
 
 
 def option_words(name: str, flag: str, value: Any, schema: Schema) -> list[str]:
@@ -123,13 +134,23 @@ def secret_problems(secrets: Mapping[str, str], schema: Schema) -> list[str]:
     return problems
 
 
-def differences(args: Mapping[str, Any], schema: Schema, reported: Mapping[str, Any]) -> tuple[int, list[str]]:
-    """Compare what was requested with what the server reports: (options compared, one text for each difference).
+@dataclass(frozen=True)
+class Compared:
+    """A requested option beside the ServerArgs field in which SGLang reports it."""
+
+    option: str
+    field: str
+    requested: Any
+    reported: Any
+    same: bool  # 'auto' leaves the choice to SGLang: whatever it takes is the same
+
+
+def compared(args: Mapping[str, Any], schema: Schema, reported: Mapping[str, Any]) -> list[Compared]:
+    """Compare what was requested with what SGLang reports; an option that it does not report is left out.
 
     SGLang reports under the names of its ServerArgs fields, which up to 0.5.13 an option's argparse `dest` may not be.
-    An option that the server does not report is not counted.
     """
-    compared, different = 0, []
+    found = []
     for name in sorted(args):
         flag = canonical(name, schema)
         if args[name] is None or flag is None:
@@ -139,12 +160,10 @@ def differences(args: Mapping[str, Any], schema: Schema, reported: Mapping[str, 
             continue
         spellings = [spelling[2:].replace("-", "_") for spelling in (flag, *option["aliases"])]
         field = next((field for field in (name, *spellings, option["dest"]) if field in reported), None)
-        if field is None:
-            continue
-        compared += 1
-        if not _same(_as_parsed(args[name], option), reported[field]):
-            different.append(f"{name}: requested {args[name]!r}, the server reports {reported[field]!r}")
-    return compared, different
+        if field is not None:
+            same = args[name] == "auto" or _same(_as_parsed(args[name], option), reported[field])
+            found.append(Compared(name, field, args[name], reported[field], same))
+    return found
 
 
 def _flag(name: str, schema: Schema) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils import release as releases
 from ansible_collections.gpuops.sglang.plugins.module_utils import sockets
-from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import SECRET, differences
+from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import SECRET, compared
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
@@ -70,12 +70,14 @@ def verify(state: Path, instance: str, timeout: int) -> dict[str, Any]:
             f"but the unit carries {launch!r}: deploy again"
         )
     reported = server.ask("/server_info")
-    asked = {**record["args"], "host": record["host"], "port": record["port"], "model_path": record["model"]}
-    compared, different = differences(asked, schema, reported)
+    own = {"host": record["host"], "port": record["port"], "model_path": record["model"]}
+    arguments = compared({**record["args"], **record.get("accepted", {}), **own}, schema, reported)
+    different = [one for one in arguments if not one.same]
     if different:
+        told = [f"{one.option}: requested {one.requested!r}, the server reports {one.reported!r}" for one in different]
         raise Unhealthy(
             f"instance '{instance}', launch {launch}: the server runs with other arguments than requested:\n  "
-            + "\n  ".join(different)
+            + "\n  ".join(told)
             + "\nAsk for the reported value, or correct what makes SGLang change it."
         )
     tokens = _generate(instance, server, launch) if model.get("is_generation", True) else 0
@@ -88,7 +90,7 @@ def verify(state: Path, instance: str, timeout: int) -> dict[str, Any]:
             main_pid=identity.main_pid,
             port=record["port"],
             model=record["model"],
-            arguments_compared=compared,
+            arguments_compared=len(arguments),
             tokens=tokens,
             restarts=identity.restarts,
         )

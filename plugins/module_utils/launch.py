@@ -21,12 +21,12 @@ import re
 import secrets as random
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import sockets
+from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, sockets
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import (
     ArgumentProblem,
     secret_problems,
@@ -78,6 +78,22 @@ class Instance:
             "secrets.env": systemd.environment_file(self.secret_env),
         }
         return {name: text for name, text in files.items() if text}
+
+
+def instance_of(entry: Mapping[str, Any]) -> Instance:
+    """Return the instance that an operator wrote; where there is a GPU it uses it, or does not start."""
+    device = gpu.device()
+    return Instance(
+        name=entry["name"],
+        model=entry["model"],
+        host=entry["host"],
+        port=entry["port"],
+        gpus=tuple(entry["gpus"]),
+        args={**({"device": device} if device else {}), **entry["args"]},
+        env={name: str(value) for name, value in entry["env"].items() if value is not None},
+        # null is no value: as text it would become the key "None"
+        secrets={name: "" if value is None else str(value) for name, value in entry["secrets"].items()},
+    )
 
 
 @dataclass(frozen=True)
@@ -157,8 +173,10 @@ def check(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> N
         raise Refused(f"{where}: port {instance.port} is held by {listener.label}: end it or choose another port")
 
 
-def compare(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> Comparison:
-    """Compare the unit in place, its secrets and the running process with what is asked."""
+def compare(
+    instance: Instance, host: Host, schema: Mapping[str, Any] | None, accepted: Collection[str] = ()
+) -> Comparison:
+    """Compare the unit in place, its secrets and the running process with what is asked and `accepted`."""
     current = systemd.read_unit(instance.name)
     launch = systemd.launch_of(current)
     wanted = _unit(instance, host, schema, launch or PLACEHOLDER)
@@ -178,14 +196,20 @@ def compare(instance: Instance, host: Host, schema: Mapping[str, Any] | None) ->
             reasons.append("secrets differ")
             before += "# secrets: as they were\n"
             after += "# secrets: changed\n"
-        if _read_record(folder) is None:
+        record = _read_record(folder)
+        if record is None:
             reasons.append("the launch has no record")
+        elif record.get("accepted", {}).keys() - accepted:
+            reasons.append("it runs with changes that are accepted no more")
         reasons += _process_reasons(instance.name, launch)
     return Comparison(tuple(reasons), launch, before, after)
 
 
-def start(instance: Instance, host: Host, schema: Mapping[str, Any]) -> str:
-    """Start a new launch of the instance in place of the running one and return its id."""
+def start(instance: Instance, host: Host, schema: Mapping[str, Any], told: Mapping[str, Any]) -> str:
+    """Start a new launch of the instance in place of the running one and return its id.
+
+    `told` goes into the record: what the preflight said of it.
+    """
     launch = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + "-" + random.token_hex(3)
     user = _ensure_user(host.user)
     folder, home = host.launch_folder(instance.name, launch), host.home(instance.name)
@@ -213,6 +237,7 @@ def start(instance: Instance, host: Host, schema: Mapping[str, Any]) -> str:
         "port": instance.port,
         "args": dict(instance.args),
         "secrets": sorted(instance.secrets),
+        **told,
     }
     write_whole(folder / "launch.json", json.dumps(record, indent=1, sort_keys=True), 0o640)
     systemd.start_launch(instance.name, unit)
@@ -240,27 +265,36 @@ def secrets_of(state: Path, instance: str, launch: str) -> dict[str, str]:
     return {**options, **systemd.variables_of(files.get("secrets.env", ""))}
 
 
-def _unit(instance: Instance, host: Host, schema: Mapping[str, Any] | None, launch: str) -> str:
-    folder, home = host.launch_folder(instance.name, launch), str(host.home(instance.name))
-    argv = [str(host.release / "venv/bin/python"), "-m", "sglang.launch_server"]
-    if schema is not None:
-        argv += to_argv(instance.args, schema)
-    if instance.secret_options:
-        argv += ["--config", str(folder / "secrets.yaml")]
+def words(instance: Instance, schema: Mapping[str, Any] | None, config: Path | None, launch: str) -> list[str]:
+    """Return the words after `python -m sglang.launch_server`; `config` is the file of the secrets, if any."""
+    own = [] if schema is None else to_argv(instance.args, schema)
+    own += [] if config is None else ["--config", str(config)]
     # last, so that one argument more or less is one line of a diff
-    argv += ["--model-path", instance.model, "--host", instance.host, "--port", str(instance.port)]
-    argv += ["--weight-version", launch]
-    environment = {
-        "HOME": home,
+    own += ["--model-path", instance.model, "--host", instance.host, "--port", str(instance.port)]
+    return [*own, "--weight-version", launch]
+
+
+def environment(instance: Instance, host: Host) -> dict[str, str]:
+    """Return the variables of the server that anyone may read."""
+    variables = {
+        "HOME": str(host.home(instance.name)),
         "PATH": f"{host.release}/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         # SGLang's warm-up asks its own port, and would ask a proxy for it
         "NO_PROXY": "localhost,127.0.0.1,::1",
     }
     if instance.gpus:
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, instance.gpus))
-    environment.update(instance.env)
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, instance.gpus))
+    return {**variables, **instance.env}
+
+
+def _unit(instance: Instance, host: Host, schema: Mapping[str, Any] | None, launch: str) -> str:
+    folder = host.launch_folder(instance.name, launch)
+    config = folder / "secrets.yaml" if instance.secret_options else None
+    argv = [str(host.release / "venv/bin/python"), "-m", "sglang.launch_server"]
+    argv += words(instance, schema, config, launch)
     secret_env = str(folder / "secrets.env") if instance.secret_env else None
-    return systemd.unit_text(instance.name, launch, argv, environment, secret_env, host.user, home)
+    variables, home = environment(instance, host), str(host.home(instance.name))
+    return systemd.unit_text(instance.name, launch, argv, variables, secret_env, host.user, home)
 
 
 def _without_arguments(unit: str) -> str:

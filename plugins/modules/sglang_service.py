@@ -10,63 +10,12 @@ short_description: Run the SGLang instances of a host as supervised services
 description:
   - Compares the whole desired state of every instance (release, arguments, environment, secrets, running process) in
     one call, and starts a new launch of each instance that differs.
-  - Everything is checked for all instances before the first of them is touched.
+  - Everything is checked for all instances before the first of them is touched. What a new launch would run with is
+    asked of the installed SGLang itself while the old launch serves, as M(gpuops.sglang.sglang_preflight) does.
   - Each launch has an id, which the unit, the process and the server's own answers carry.
 author: gpuops contributors (@gpuops)
-options:
-  instances:
-    description: The instances of this host.
-    type: list
-    elements: dict
-    required: true
-    suboptions:
-      name:
-        description: Name of the instance; its service is C(sglang-NAME.service).
-        type: str
-        required: true
-      model:
-        description: Directory of the model on this host, or a hub id.
-        type: str
-        required: true
-      host:
-        description: Address that the server listens on.
-        type: str
-        default: 127.0.0.1
-      port:
-        description: TCP port of the server.
-        type: int
-        required: true
-      gpus:
-        description: Indices of the GPUs that the server may see; all when left out.
-        type: list
-        elements: int
-        default: []
-      args:
-        description: SGLang's own options, named as on its command line with underscores.
-        type: dict
-        default: {}
-      env:
-        description: Environment variables of the server.
-        type: dict
-        default: {}
-      secrets:
-        description:
-          - What nobody may read. A name in small letters is an option of SGLang, for example C(api_key); one in
-            capitals is an environment variable, for example C(HF_TOKEN).
-        type: dict
-        default: {}
-  release:
-    description: Directory of the release to run, as M(gpuops.sglang.sglang_release) returns it.
-    type: path
-    required: true
-  user:
-    description: Unprivileged user that the servers run as; made if it does not exist.
-    type: str
-    default: sglang
-  state_dir:
-    description: Directory for what the instances write.
-    type: path
-    default: /var/lib/sglang
+extends_documentation_fragment:
+  - gpuops.sglang.instances
 attributes:
   check_mode:
     description: Says what would be started.
@@ -118,48 +67,22 @@ unlisted:
 
 from pathlib import Path
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.sglang.plugins.module_utils import launch, release
+from ansible_collections.gpuops.sglang.plugins.module_utils import launch, preflight, release
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, only_one, require_root, writing_below
+from ansible_collections.gpuops.sglang.plugins.module_utils.instance_spec import INSTANCES_SPEC, SecretiveModule
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import instance_problems
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
 LOCK = Path("/run/gpuops-sglang.lock")
 LOCK_WAIT = 180  # s: a server may take a minute to stop
-INSTANCE = {
-    "name": {"type": "str", "required": True},
-    "model": {"type": "str", "required": True},
-    "host": {"type": "str", "default": "127.0.0.1"},
-    "port": {"type": "int", "required": True},
-    "gpus": {"type": "list", "elements": "int", "default": []},
-    "args": {"type": "dict", "default": {}},
-    "env": {"type": "dict", "default": {}},
-    "secrets": {"type": "dict", "default": {}, "no_log": True},
-}
-
-
-class _Module(AnsibleModule):
-    """A module whose arguments are not logged on the host; `no_log` of a module gives way to that of the task."""
-
-    def _log_invocation(self) -> None:
-        # secrets are masked by value there: one with a quote is written otherwise and missed
-        pass
 
 
 def main() -> None:
     """Check all, compare all, start what differs, report."""
-    module = _Module(
-        argument_spec={
-            "instances": {"type": "list", "elements": "dict", "required": True, "options": INSTANCE},
-            "release": {"type": "path", "required": True},
-            "user": {"type": "str", "default": "sglang"},
-            "state_dir": {"type": "path", "default": "/var/lib/sglang"},
-        },
-        supports_check_mode=True,
-    )
+    module = SecretiveModule(argument_spec=INSTANCES_SPEC, supports_check_mode=True)
     asked = module.params
     host = launch.Host(Path(asked["release"]), asked["user"], Path(asked["state_dir"]))
-    instances = [_instance(entry) for entry in asked["instances"]]
+    instances = [launch.instance_of(entry) for entry in asked["instances"]]
     results, diff = [], []
     try:
         _check_host(asked["instances"])
@@ -168,13 +91,23 @@ def main() -> None:
             schema = release.schema(host.release)
             for instance in instances:
                 launch.check(instance, host, schema)
-            comparisons = [launch.compare(instance, host, schema) for instance in instances]
+            comparisons = [launch.compare(instance, host, schema, asked["accept_changes"]) for instance in instances]
             if schema is None and not module.check_mode:
                 raise Refused(f"there is no release in {host.release}: install it with sglang_release first")
+            proved = {
+                instance.name: preflight.preflight(
+                    instance, host, schema, asked["accept_changes"], keep=not module.check_mode
+                )
+                for instance, compared in zip(instances, comparisons)
+                if compared.reasons and schema is not None
+            }
+            problems = [problem for proof in proved.values() for problem in proof.problems]
+            if problems:
+                raise Refused("; ".join(problems))
             for instance, compared in zip(instances, comparisons):
                 launch_id = compared.launch
                 if compared.reasons and not module.check_mode:
-                    launch_id = launch.start(instance, host, schema or {})
+                    launch_id = launch.start(instance, host, schema or {}, proved[instance.name].for_record())
                 results.append({"name": instance.name, "launch": launch_id, "reasons": list(compared.reasons)})
                 if compared.before != compared.after:
                     unit = str(systemd.UNIT_FOLDER / systemd.unit_name(instance.name))
@@ -187,20 +120,6 @@ def main() -> None:
         module.warn(f"instance '{name}' is on this host but not in sglang_server_instances: it is left as it is")
     changed = any(result["reasons"] for result in results)
     module.exit_json(changed=changed, instances=results, unlisted=unlisted, diff=diff)
-
-
-def _instance(entry: dict) -> launch.Instance:
-    return launch.Instance(
-        name=entry["name"],
-        model=entry["model"],
-        host=entry["host"],
-        port=entry["port"],
-        gpus=tuple(entry["gpus"]),
-        args=entry["args"],
-        env={name: str(value) for name, value in entry["env"].items() if value is not None},
-        # null is no value: as text it would become the key "None"
-        secrets={name: "" if value is None else str(value) for name, value in entry["secrets"].items()},
-    )
 
 
 def _check_host(instances: list) -> None:

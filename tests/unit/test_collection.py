@@ -24,6 +24,18 @@ def load(path: Path) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
+def documentation_of(module: Any) -> dict[str, Any]:
+    """Return what a module documents, its fragments included."""
+    documentation: dict[str, Any] = yaml.safe_load(module.DOCUMENTATION)
+    for name in documentation.pop("extends_documentation_fragment", []):
+        fragment = importlib.import_module(
+            f"ansible_collections.gpuops.sglang.plugins.doc_fragments.{name.rpartition('.')[2]}"
+        )
+        shared = yaml.safe_load(fragment.ModuleDocFragment.DOCUMENTATION)
+        documentation["options"] = {**shared["options"], **documentation.get("options", {})}
+    return documentation
+
+
 def is_template(value: Any) -> bool:
     return "{{" in str(value)
 
@@ -77,7 +89,7 @@ def facts(options: dict[str, Any], inner: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", MODULES)
 def test_the_options_of_a_module_are_those_that_are_documented(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module(f"ansible_collections.gpuops.sglang.plugins.modules.{name}")
-    documentation = yaml.safe_load(module.DOCUMENTATION)
+    documentation = documentation_of(module)
     assert documentation["module"] == name
     assert facts(documentation["options"], "suboptions") == facts(asked_of(module, monkeypatch), "options")
 
@@ -85,7 +97,7 @@ def test_the_options_of_a_module_are_those_that_are_documented(name: str, monkey
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of_a_module_use_its_options(name: str) -> None:
     module = importlib.import_module(f"ansible_collections.gpuops.sglang.plugins.modules.{name}")
-    options = yaml.safe_load(module.DOCUMENTATION)["options"]
+    options = documentation_of(module)["options"]
     required = {option for option, told in options.items() if told.get("required")}
     uses = [
         task[f"gpuops.sglang.{name}"] for task in yaml.safe_load(module.EXAMPLES) if f"gpuops.sglang.{name}" in task

@@ -16,7 +16,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import (
     OWNED,
     SECRET,
     ArgumentProblem,
-    differences,
+    compared,
     secret_problems,
     secrets_text,
     to_argv,
@@ -476,29 +476,36 @@ SCHEMA = {"0.5.11": "0.5.13", "0.5.23": "0.5.23"}  # the options that are compar
 @pytest.mark.parametrize(("version", "name", "value"), EQUAL)
 def test_a_reported_value_as_requested(answers: dict[str, Any], version: str, name: str, value: Any) -> None:
     reported = answers[version]["/server_info"]
-    assert differences({name: value}, schema_of(SCHEMA[version]), reported) == (1, [])
+    (one,) = compared({name: value}, schema_of(SCHEMA[version]), reported)
+    assert one.same
 
 
 @pytest.mark.parametrize(("version", "name", "value", "shown"), UNEQUAL)
 def test_another_reported_value(answers: dict[str, Any], version: str, name: str, value: Any, shown: str) -> None:
     reported = answers[version]["/server_info"]
-    compared, (text,) = differences({name: value}, schema_of(SCHEMA[version]), reported)
-    assert compared == 1
-    assert text.startswith(f"{name}: requested {value!r}, the server reports ")
-    assert shown in text
+    (one,) = compared({name: value}, schema_of(SCHEMA[version]), reported)
+    assert not one.same
+    assert (one.option, one.requested) == (name, value)
+    assert shown in repr(one.reported)
+
+
+def test_auto_leaves_the_choice_to_sglang(answers: dict[str, Any]) -> None:
+    reported = answers["0.5.23"]["/server_info"]
+    (one,) = compared({"attention_backend": "auto"}, schema_of("0.5.23"), reported)
+    assert one.same and one.reported != "auto"
 
 
 def test_all_differences_are_listed(answers: dict[str, Any]) -> None:
     args = {"tp_size": 2, "context_length": 8192, "dtype": "half", "trust_remote_code": False, "pp_size": None}
-    compared, texts = differences(args, schema_of("0.5.13"), answers["0.5.11"]["/server_info"])
-    assert compared == 4
-    assert [text.partition(":")[0] for text in texts] == ["dtype", "tp_size"]
+    found = compared(args, schema_of("0.5.13"), answers["0.5.11"]["/server_info"])
+    assert [one.option for one in found] == ["context_length", "dtype", "tp_size", "trust_remote_code"]
+    assert [one.option for one in found if not one.same] == ["dtype", "tp_size"]
 
 
 def test_what_the_server_does_not_report_is_not_counted(answers: dict[str, Any]) -> None:
     reported = dict(answers["0.5.23"]["/server_info"])
     del reported["tp_size"]
-    assert differences({"tp_size": 2, "kt_method": "x"}, schema_of("0.5.23"), reported) == (0, [])
+    assert compared({"tp_size": 2, "kt_method": "x"}, schema_of("0.5.23"), reported) == []
 
 
 @pytest.mark.parametrize(
@@ -517,4 +524,4 @@ def test_what_the_server_does_not_report_is_not_counted(answers: dict[str, Any])
 )
 def test_a_value_that_sglang_replaces_is_not_compared(version: str, name: str, value: Any, reported: Any) -> None:
     assert to_argv({name: value}, schema_of(version))
-    assert differences({name: value}, schema_of(version), reported) == (0, [])
+    assert compared({name: value}, schema_of(version), reported) == []

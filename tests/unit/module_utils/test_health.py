@@ -432,7 +432,6 @@ def test_answers_of_another_launch(deployment: Deployment) -> None:
     ("field", "value", "told"),
     [
         ("tp_size", 2, "tp_size: requested 1, the server reports 2"),
-        ("dtype", "bfloat16", "dtype: requested 'auto', the server reports 'bfloat16'"),
         ("model_path", "/srv/x", "model_path: requested '/srv/models/tiny', the server reports '/srv/x'"),
         ("host", "::", "host: requested '127.0.0.1', the server reports '::'"),
         ("port", 1, "port: requested {port}, the server reports 1"),

@@ -131,14 +131,14 @@ def test_a_first_launch(supervisor: Supervisor, host: Host, instance: Instance) 
     before = launches.compare(instance, host, SCHEMA)
     assert before.reasons == ("not installed",)
     assert (before.launch, before.before) == (None, "")
-    launch = launches.start(instance, host, SCHEMA)
+    launch = launches.start(instance, host, SCHEMA, {})
     assert re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{6}", launch)
     assert supervisor.calls == ["daemon-reload", "enable", "reset-failed", "restart"]
     assert supervisor.running == launch == systemd.launch_of(unit_of())
 
 
 def test_nothing_differs_after_a_launch(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    launch = launches.start(instance, host, SCHEMA)
+    launch = launches.start(instance, host, SCHEMA, {})
     again = dataclasses.replace(instance, args=dict(reversed(instance.args.items())))
     compared = launches.compare(again, host, SCHEMA)
     assert compared.reasons == ()
@@ -147,7 +147,7 @@ def test_nothing_differs_after_a_launch(supervisor: Supervisor, host: Host, inst
 
 
 def test_the_command_line_of_a_launch(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    launch = launches.start(instance, host, SCHEMA)
+    launch = launches.start(instance, host, SCHEMA, {})
     unit = unit_of()
     command = unit[unit.index("ExecStart=") : unit.index("\nRestart=")].replace(" \\\n    ", " ")
     assert command == (
@@ -170,7 +170,7 @@ def test_the_command_line_of_a_launch(supervisor: Supervisor, host: Host, instan
 def test_without_gpus_and_secrets_neither_is_in_the_unit(
     supervisor: Supervisor, host: Host, instance: Instance
 ) -> None:
-    launch = launches.start(dataclasses.replace(instance, gpus=(), secrets={}), host, SCHEMA)
+    launch = launches.start(dataclasses.replace(instance, gpus=(), secrets={}), host, SCHEMA, {})
     assert "CUDA_VISIBLE_DEVICES" not in unit_of()
     assert "--config" not in unit_of()
     assert "EnvironmentFile" not in unit_of()
@@ -210,13 +210,13 @@ def test_every_input_of_an_instance_is_in_the_list_of_changes() -> None:
 def test_every_input_of_an_instance_changes_the_comparison(
     supervisor: Supervisor, host: Host, instance: Instance, change: dict[str, Any]
 ) -> None:
-    launches.start(instance, host, SCHEMA)
+    launches.start(instance, host, SCHEMA, {})
     changed = dataclasses.replace(instance, **change)
     compared = launches.compare(changed, host, SCHEMA)
     assert compared.reasons
     assert compared.before != compared.after
     assert SECRET not in "".join((*compared.reasons, compared.before, compared.after))
-    launches.start(changed, host, SCHEMA)
+    launches.start(changed, host, SCHEMA, {})
     assert launches.compare(changed, host, SCHEMA).reasons == ()
 
 
@@ -226,20 +226,26 @@ def test_every_input_of_an_instance_changes_the_comparison(
 def test_every_input_of_a_host_changes_the_comparison(
     supervisor: Supervisor, host: Host, instance: Instance, tmp_path: Path, change: dict[str, Any]
 ) -> None:
-    launches.start(instance, host, SCHEMA)
+    launches.start(instance, host, SCHEMA, {})
     if "state" in change:
         change = {"state": tmp_path / "elsewhere"}
     assert "configuration differs" in launches.compare(instance, dataclasses.replace(host, **change), SCHEMA).reasons
 
 
+def test_a_change_that_is_accepted_no_more_is_a_reason(supervisor: Supervisor, host: Host, instance: Instance) -> None:
+    launches.start(instance, host, SCHEMA, {"accepted": {"page_size": 64}})
+    assert launches.compare(instance, host, SCHEMA, {"page_size": "measured"}).reasons == ()
+    assert launches.compare(instance, host, SCHEMA).reasons == ("it runs with changes that are accepted no more",)
+
+
 def test_what_is_only_written_otherwise_changes_nothing(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    launches.start(instance, host, SCHEMA)
+    launches.start(instance, host, SCHEMA, {})
     args = {"tp_size": "2", "context_length": "32k", "chat_template": None, "enable_metrics": False}
     assert launches.compare(dataclasses.replace(instance, args=args), host, SCHEMA).reasons == ()
 
 
 def test_a_changed_secret_shows_as_changed_only(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    launches.start(instance, host, SCHEMA)
+    launches.start(instance, host, SCHEMA, {})
     changed = dataclasses.replace(instance, secrets={"api_key": "sk-another"})
     compared = launches.compare(changed, host, SCHEMA)
     assert compared.reasons == ("secrets differ",)
@@ -248,7 +254,7 @@ def test_a_changed_secret_shows_as_changed_only(supervisor: Supervisor, host: Ho
 
 
 def test_a_unit_changed_by_hand_differs(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    launches.start(instance, host, SCHEMA)
+    launches.start(instance, host, SCHEMA, {})
     path = systemd.UNIT_FOLDER / "sglang-a.service"
     path.write_text(unit_of().replace("TimeoutStopSec=60", "TimeoutStopSec=600"))
     compared = launches.compare(instance, host, SCHEMA)
@@ -280,14 +286,14 @@ def test_a_service_of_that_name_that_is_not_ours(supervisor: Supervisor, host: H
 def test_a_service_that_does_not_run_as_asked(
     supervisor: Supervisor, host: Host, instance: Instance, state: dict[str, Any], reason: str
 ) -> None:
-    launches.start(instance, host, SCHEMA)
+    launches.start(instance, host, SCHEMA, {})
     supervisor.identity = dataclasses.replace(supervisor.identity, **state)
     (found,) = launches.compare(instance, host, SCHEMA).reasons
     assert found.startswith(reason)
 
 
 def test_a_process_of_an_older_launch_is_a_reason(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    launch = launches.start(instance, host, SCHEMA)
+    launch = launches.start(instance, host, SCHEMA, {})
     supervisor.running = "20200101T000000Z-000000"
     reasons = launches.compare(instance, host, SCHEMA).reasons
     assert reasons == (f"launch 20200101T000000Z-000000 runs, the unit carries {launch}",)
@@ -318,7 +324,11 @@ def test_a_crash_between_two_steps_is_repaired_by_the_next_run(
     first: bool,
 ) -> None:
     instance = dataclasses.replace(instance, secrets={"api_key": SECRET, "HF_TOKEN": SECRET})
-    old = None if first else launches.start(dataclasses.replace(instance, secrets={"api_key": "sk-old"}), host, SCHEMA)
+    old = (
+        None
+        if first
+        else launches.start(dataclasses.replace(instance, secrets={"api_key": "sk-old"}), host, SCHEMA, {})
+    )
     really_write = launches.write_whole
 
     def write(path: Path, text: str, *facts: Any) -> None:
@@ -336,19 +346,19 @@ def test_a_crash_between_two_steps_is_repaired_by_the_next_run(
             patched.setattr(launches.os, "chown", make_folder)
         supervisor.dies_before = step
         with pytest.raises(SystemExit):
-            launches.start(instance, host, SCHEMA)
+            launches.start(instance, host, SCHEMA, {})
     supervisor.dies_before = ""
     # the service that was there runs on
     assert supervisor.running == old
     assert launches.compare(instance, host, SCHEMA).reasons
-    launch = launches.start(instance, host, SCHEMA)
+    launch = launches.start(instance, host, SCHEMA, {})
     assert supervisor.running == launch
     assert launches.compare(instance, host, SCHEMA).reasons == ()
 
 
 def test_secrets_are_in_their_file_only(supervisor: Supervisor, host: Host, instance: Instance, tmp_path: Path) -> None:
     secrets = {"api_key": SECRET, "HF_TOKEN": f'"{SECRET}\\$`'}
-    launch = launches.start(dataclasses.replace(instance, secrets=secrets), host, SCHEMA)
+    launch = launches.start(dataclasses.replace(instance, secrets=secrets), host, SCHEMA, {})
     holders = {path for path in tmp_path.rglob("*") if path.is_file() and SECRET in path.read_text()}
     folder = launch_folder(host, launch)
     assert holders == {folder / "secrets.yaml", folder / "secrets.env"}
@@ -388,7 +398,7 @@ def test_who_may_read_what(
     owner = owners(monkeypatch)
     os.umask(umask)
     instance = dataclasses.replace(instance, secrets={"api_key": SECRET, "HF_TOKEN": SECRET})
-    launch = launches.start(instance, host, SCHEMA)
+    launch = launches.start(instance, host, SCHEMA, {})
     folder = launch_folder(host, launch)
     user = pwd.getpwnam(host.user)
     assert {path.name: oct(mode(path)) for path in folder.iterdir()} == {
@@ -414,7 +424,7 @@ def test_the_server_gets_to_its_home_in_a_folder_that_was_there(
 ) -> None:
     host.state.mkdir()
     host.state.chmod(before)
-    launches.start(instance, host, SCHEMA)
+    launches.start(instance, host, SCHEMA, {})
     assert oct(mode(host.state)) == oct(after)
 
 
@@ -428,7 +438,7 @@ def test_a_folder_that_was_there_is_taken_back_from_the_server(
     for path in (folder.parent, folder):
         path.chmod(0o777)
         os.chown(path, user.pw_uid, user.pw_gid)
-    launches.start(instance, host, SCHEMA)
+    launches.start(instance, host, SCHEMA, {})
     assert [(owner(path)[0], oct(mode(path))) for path in (folder.parent, folder)] == [(0, "0o750")] * 2
 
 
@@ -442,7 +452,7 @@ def test_a_link_of_the_server_leads_root_nowhere(supervisor: Supervisor, instanc
         outside.mkdir(mode=0o700)
         (outside / "file").write_text("root's")
         (outside / "file").chmod(0o600)
-        launches.start(instance, host, SCHEMA)
+        launches.start(instance, host, SCHEMA, {})
         before = (facts_of(outside), facts_of(outside / "file"))
         home = host.state / "a/home"
         planted = [home / name for name in ("launches", "launch.json", "secrets.yaml", ".cache", "home", "unit")]
@@ -456,7 +466,7 @@ def test_a_link_of_the_server_leads_root_nowhere(supervisor: Supervisor, instanc
             user=user.pw_uid, group=user.pw_gid, extra_groups=[], check=False,
         )  # fmt: skip
         assert done.stdout.split() == list(map(str, planted))
-        launch = launches.start(dataclasses.replace(instance, gpus=()), host, SCHEMA)
+        launch = launches.start(dataclasses.replace(instance, gpus=()), host, SCHEMA, {})
         assert (facts_of(outside), facts_of(outside / "file")) == before
         assert [path.name for path in outside.iterdir()] == ["file"]
         assert launches.record_of(host.state, "a")["launch"] == launch
@@ -468,7 +478,7 @@ def facts_of(path: Path) -> tuple[int, ...]:
 
 
 def test_the_record_of_a_launch(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    launch = launches.start(instance, host, SCHEMA)
+    launch = launches.start(instance, host, SCHEMA, {})
     record = launches.record_of(host.state, "a")
     assert record.pop("started") > 1.7e9
     assert record == {
@@ -487,7 +497,7 @@ def test_the_record_of_a_launch(supervisor: Supervisor, host: Host, instance: In
 def test_an_instance_without_unit_or_record_is_refused(supervisor: Supervisor, host: Host, instance: Instance) -> None:
     with pytest.raises(Refused, match="there is no unit of an instance 'a' on this host: deploy it first"):
         launches.record_of(host.state, "a")
-    launch = launches.start(instance, host, SCHEMA)
+    launch = launches.start(instance, host, SCHEMA, {})
     (launch_folder(host, launch) / "launch.json").write_text('{"launch": ')
     with pytest.raises(Refused, match=r"launch\.json is damaged or gone: deploy the instance again"):
         launches.record_of(host.state, "a")
@@ -500,7 +510,7 @@ def test_the_newest_launches_are_kept(supervisor: Supervisor, host: Host, instan
     for name in old:
         (folder / name).mkdir()
         (folder / name / "secrets.yaml").write_text("x")
-    launch = launches.start(instance, host, SCHEMA)
+    launch = launches.start(instance, host, SCHEMA, {})
     assert sorted(path.name for path in folder.iterdir()) == [*old[-4:], launch]
 
 
@@ -508,7 +518,7 @@ def test_a_launch_is_kept_though_the_clock_was_set_back(supervisor: Supervisor, 
     folder = launch_folder(host, "x").parent
     for day in range(1, 9):
         (folder / f"2090010{day}T000000Z-00000{day}").mkdir(parents=True)
-    launch = launches.start(instance, host, SCHEMA)
+    launch = launches.start(instance, host, SCHEMA, {})
     assert (folder / launch / "launch.json").exists()
     assert len(list(folder.iterdir())) == 5
 
@@ -524,7 +534,7 @@ def test_a_user_that_can_not_be_made_is_named(
     failed = subprocess.CompletedProcess([], 10, "", "useradd: warning\nuseradd: group nobody-such exists\n")
     monkeypatch.setattr(launches, "run", lambda argv: failed)
     with pytest.raises(Refused) as caught:
-        launches.start(instance, dataclasses.replace(host, user="nobody-such"), SCHEMA)
+        launches.start(instance, dataclasses.replace(host, user="nobody-such"), SCHEMA, {})
     assert str(caught.value) == (
         "can not make the user 'nobody-such': useradd: warning | useradd: group nobody-such exists"
     )
@@ -544,13 +554,13 @@ def test_a_user_that_is_not_there_is_made(
 
     monkeypatch.setattr(launches, "run", run)
     monkeypatch.setattr(launches.pwd, "getpwnam", lambda name: users[name])
-    launches.start(instance, dataclasses.replace(host, user="sglang"), SCHEMA)
+    launches.start(instance, dataclasses.replace(host, user="sglang"), SCHEMA, {})
     assert [argv[0] for argv in ran] == ["/usr/sbin/useradd"]
     assert ran[0][-1] == "sglang"
     assert {"--system", "--user-group", "--no-create-home"} <= set(ran[0])
     assert ran[0][ran[0].index("--shell") + 1] == "/usr/sbin/nologin"
     assert "User=sglang\n" in unit_of()
-    launches.start(instance, dataclasses.replace(host, user="sglang"), SCHEMA)
+    launches.start(instance, dataclasses.replace(host, user="sglang"), SCHEMA, {})
     assert len(ran) == 1
 
 
@@ -581,7 +591,7 @@ def test_what_can_not_be_known_before_the_release_is_said(
 
 
 def test_a_launch_without_its_record_is_a_reason(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    launch = launches.start(instance, host, SCHEMA)
+    launch = launches.start(instance, host, SCHEMA, {})
     (launch_folder(host, launch) / "launch.json").unlink()
     assert launches.compare(instance, host, SCHEMA).reasons == ("the launch has no record",)
 
@@ -590,10 +600,10 @@ def test_a_launch_without_its_record_is_a_reason(supervisor: Supervisor, host: H
 def test_a_launch_with_a_damaged_record_is_a_reason(
     supervisor: Supervisor, host: Host, instance: Instance, content: str
 ) -> None:
-    launch = launches.start(instance, host, SCHEMA)
+    launch = launches.start(instance, host, SCHEMA, {})
     (launch_folder(host, launch) / "launch.json").write_text(content)
     assert launches.compare(instance, host, SCHEMA).reasons == ("the launch has no record",)
-    launches.start(instance, host, SCHEMA)
+    launches.start(instance, host, SCHEMA, {})
     assert launches.compare(instance, host, SCHEMA).reasons == ()
 
 
@@ -608,7 +618,7 @@ def test_a_diff_before_the_release_has_no_arguments_on_either_side(
 ) -> None:
     args = {"tp_size": 2, "chat_template": "- a 'b'", "json_model_override_args": {"a": "b c"}, "enable_metrics": True}
     instance = dataclasses.replace(instance, args=args, secrets=secrets)
-    launches.start(instance, host, SCHEMA)
+    launches.start(instance, host, SCHEMA, {})
     assert '"--chat-template=- a' in unit_of()
     new = dataclasses.replace(host, release=host.release.with_name("0.5.24-00000000"))
     compared = launches.compare(instance, new, None)
@@ -636,10 +646,10 @@ def test_one_argument_more_or_less_is_one_line_of_a_diff(
     supervisor: Supervisor, host: Host, instance: Instance, more: dict[str, Any]
 ) -> None:
     longer = dataclasses.replace(instance, args={**instance.args, **more})
-    launches.start(instance, host, SCHEMA)
+    launches.start(instance, host, SCHEMA, {})
     (line,) = changed_lines(launches.compare(longer, host, SCHEMA))
     assert line.startswith("+     --")
-    launches.start(longer, host, SCHEMA)
+    launches.start(longer, host, SCHEMA, {})
     assert changed_lines(launches.compare(instance, host, SCHEMA)) == ["-" + line[1:]]
 
 
@@ -660,7 +670,7 @@ def test_a_full_disk_is_named(
 
     monkeypatch.setattr(Path, "mkdir", full)
     with pytest.raises(Refused, match=rf"can not write {host.state}: No space left on device; .* GiB free"):
-        launches.start(instance, host, SCHEMA)
+        launches.start(instance, host, SCHEMA, {})
     assert systemd.read_unit("a") == ""
 
 
@@ -705,7 +715,7 @@ def test_devices_may_be_named_as_a_variable_alone(supervisor: Supervisor, host: 
     devices = {"CUDA_VISIBLE_DEVICES": "GPU-1"}
     changed = dataclasses.replace(instance, gpus=(), env=devices)
     launches.check(changed, host, SCHEMA)
-    launches.start(changed, host, SCHEMA)
+    launches.start(changed, host, SCHEMA, {})
     assert 'Environment="CUDA_VISIBLE_DEVICES=GPU-1"\n' in unit_of()
 
 
@@ -725,7 +735,7 @@ def test_a_port_of_a_stranger_is_refused(supervisor: Supervisor, host: Host, ins
         assert text.startswith(f"instance 'a': port {instance.port} is held by process {os.getpid()} (")
         assert text.endswith("end it or choose another port")
         # a unit of ours does not make the stranger ours
-        launches.start(instance, host, SCHEMA)
+        launches.start(instance, host, SCHEMA, {})
         with pytest.raises(Refused, match=f"port {instance.port} is held by process {os.getpid()}"):
             launches.check(instance, host, SCHEMA)
 
@@ -733,7 +743,7 @@ def test_a_port_of_a_stranger_is_refused(supervisor: Supervisor, host: Host, ins
 def test_a_port_of_another_instance_is_refused_with_its_name(
     supervisor: Supervisor, host: Host, instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launches.start(dataclasses.replace(instance, name="b-1"), host, SCHEMA)
+    launches.start(dataclasses.replace(instance, name="b-1"), host, SCHEMA, {})
     holder = sockets.Listener(4712, "python", ("/lxc/130/system.slice/sglang-b-1.service",))
     monkeypatch.setattr(sockets, "listeners", lambda port: [holder] if port == instance.port else [])
     with pytest.raises(Refused) as caught:
@@ -749,7 +759,7 @@ def test_a_port_of_another_instance_is_refused_with_its_name(
 
 
 def test_a_port_of_the_instance_itself_is_no_problem(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    launches.start(instance, host, SCHEMA)
+    launches.start(instance, host, SCHEMA, {})
     own = Path("/proc/self/cgroup").read_text().splitlines()[0].split(":", 2)[2]
     supervisor.identity = dataclasses.replace(supervisor.identity, cgroup=own)
     with socket.socket() as ours:

@@ -12,6 +12,8 @@ import pytest
 import yaml
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch, release
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import secret_problems
+from ansible_collections.gpuops.sglang.plugins.module_utils.preflight import Preflight
+from ansible_collections.gpuops.sglang.plugins.module_utils.preflight_judge import Judged
 from ansible_collections.gpuops.sglang.plugins.module_utils.schema_probe import describe
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 from ansible_collections.gpuops.sglang.plugins.modules import sglang_service
@@ -21,14 +23,14 @@ ENTRY = {"name": "a", "model": "/srv/m", "host": "127.0.0.1", "port": 30000, "gp
 
 
 def test_values_that_are_no_text_become_text() -> None:
-    instance = sglang_service._instance({**ENTRY, "env": {"A": 1, "B": True}, "secrets": {"api_key": 4711}})
+    instance = launch.instance_of({**ENTRY, "env": {"A": 1, "B": True}, "secrets": {"api_key": 4711}})
     assert instance.env == {"A": "1", "B": "True"}
     assert instance.secrets == {"api_key": "4711"}
     assert instance.gpus == (0,)
 
 
 def test_null_does_not_become_the_word_none() -> None:
-    instance = sglang_service._instance({**ENTRY, "env": {"A": None, "B": ""}, "secrets": {"api_key": None}})
+    instance = launch.instance_of({**ENTRY, "env": {"A": None, "B": ""}, "secrets": {"api_key": None}})
     assert instance.env == {"B": ""}
     assert len(secret_problems(instance.secrets, describe(parser_of("0.5.23")))) == 1
 
@@ -56,7 +58,8 @@ class Exit(Exception):
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A host on which launches are made up; `compared` says how the instances differ."""
-    facts: dict[str, Any] = {"compared": {}, "started": [], "schema": {}, "warned": [], "installed": [], "held": False}
+    facts: dict[str, Any] = {"compared": {}, "started": [], "schema": {}, "warned": [], "installed": [], "held": False,
+                             "asked": [], "problems": []}  # fmt: skip
 
     class Module:
         def __init__(self, **_: Any) -> None:
@@ -74,9 +77,21 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         reasons = facts["compared"][instance.name]
         return launch.Comparison(tuple(reasons), "L0", "before", "after" if reasons else "before")
 
-    def start(instance: launch.Instance, *_: Any) -> str:
+    def preflight(instance: launch.Instance, _host: Any, _schema: Any, accepted: Any, keep: bool) -> Preflight:
+        assert facts["held"] and accepted == {"page_size": "measured"}
+        facts["asked"].append((instance.name, keep))
+        accepted_row = Judged("page_size", 1, 64, "accepted", instead="measured")
+        return Preflight(instance.name, "0.5.23", False, (accepted_row,), tuple(facts["problems"]), ("W",), {"a": 1})
+
+    def start(instance: launch.Instance, _host: Any, _schema: Any, told: Any) -> str:
         assert facts["held"]
         facts["started"].append(instance.name)
+        assert told == {
+            "accepted": {"page_size": 64},
+            "accepted_because": {"page_size": "measured"},
+            "resolved": {"a": 1},
+            "warnings": ["W"],
+        }
         return "L1"
 
     @contextlib.contextmanager
@@ -86,7 +101,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         yield
         facts["held"] = False
 
-    monkeypatch.setattr(sglang_service, "_Module", Module)
+    monkeypatch.setattr(sglang_service, "SecretiveModule", Module)
     monkeypatch.setattr(sglang_service, "require_root", lambda: None)
     monkeypatch.setattr(sglang_service, "only_one", only_one)
     monkeypatch.setattr(systemd, "is_here", lambda: True)
@@ -95,8 +110,10 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(launch, "check", lambda *_: None)
     monkeypatch.setattr(launch, "compare", compare)
     monkeypatch.setattr(launch, "start", start)
+    monkeypatch.setattr(sglang_service.preflight, "preflight", preflight)
     entries = [{**ENTRY, "env": {}, "secrets": {}}, {**ENTRY, "name": "b", "port": 30001, "env": {}, "secrets": {}}]
-    facts["params"] = {"release": "/opt/r", "user": "sglang", "state_dir": "/var/lib/sglang", "instances": entries}
+    facts["params"] = {"release": "/opt/r", "user": "sglang", "state_dir": "/var/lib/sglang", "instances": entries,
+                       "accept_changes": {"page_size": "measured"}}  # fmt: skip
     return facts
 
 
@@ -104,6 +121,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_what_differs_is_started_and_told(host: dict[str, Any], check_mode: bool) -> None:
     host |= {"compared": {"a": [], "b": ["secrets differ"]}, "check_mode": check_mode, "installed": ["a", "b", "old"]}
     sglang_service.main()
+    assert host["asked"] == [("b", not check_mode)]
     assert host["started"] == ([] if check_mode else ["b"])
     unit = "/etc/systemd/system/sglang-b.service"
     assert host["result"] == {
@@ -121,10 +139,20 @@ def test_what_differs_is_started_and_told(host: dict[str, Any], check_mode: bool
     assert host["result"].keys() - {"changed", "diff"} == documented
 
 
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_nothing_is_started_while_sglang_would_refuse_one(host: dict[str, Any], check_mode: bool) -> None:
+    host |= {"compared": {"a": ["not installed"], "b": ["not installed"]}, "problems": ["no"], "check_mode": check_mode}
+    with pytest.raises(Exit, match="no; no"):
+        sglang_service.main()
+    assert [name for name, _keep in host["asked"]] == ["a", "b"]
+    assert host["started"] == []
+
+
 def test_nothing_is_changed_where_nothing_differs(host: dict[str, Any]) -> None:
     host["compared"] = {"a": [], "b": []}
     sglang_service.main()
     assert (host["result"]["changed"], host["result"]["diff"], host["started"]) == (False, [], [])
+    assert host["asked"] == []  # it would start the release's interpreter
 
 
 def test_without_a_release_nothing_is_started(host: dict[str, Any]) -> None:

@@ -1,0 +1,34 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The GPUs of this host as its kernel shows them; no driver library is loaded and nothing touches a GPU."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path("/")
+
+
+def device() -> str | None:
+    """Return the device that SGLang is to use here, or None where there is no GPU; AMD's goes by 'cuda' too.
+
+    SGLang by itself takes the CPU without a word when it can not use a GPU.
+    """
+    return "cuda" if _nvidia() or (ROOT / "dev/kfd").exists() else None
+
+
+def count() -> int | None:
+    """Return the number of NVIDIA GPUs, or None where there are none: it is not known."""
+    return len(_nvidia()) or None
+
+
+def inventory() -> list[str]:
+    """Return what tells one set of GPUs and driver from another, without what changes while they work."""
+    texts = [ROOT / "proc/driver/nvidia/version", *sorted(ROOT.glob("proc/driver/nvidia/gpus/*/information"))]
+    return [*_nvidia(), *(path.read_text(errors="replace") for path in texts if path.is_file())]
+
+
+def _nvidia() -> list[str]:
+    return sorted(path.name for path in ROOT.glob("dev/nvidia*") if re.fullmatch(r"nvidia\d+", path.name))

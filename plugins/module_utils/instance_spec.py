@@ -1,0 +1,34 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the modules share that take the instances of a host (documented in doc_fragments/instances)."""
+
+from __future__ import annotations
+
+from ansible.module_utils.basic import AnsibleModule
+
+INSTANCE = {
+    "name": {"type": "str", "required": True},
+    "model": {"type": "str", "required": True},
+    "host": {"type": "str", "default": "127.0.0.1"},
+    "port": {"type": "int", "required": True},
+    "gpus": {"type": "list", "elements": "int", "default": []},
+    "args": {"type": "dict", "default": {}},
+    "env": {"type": "dict", "default": {}},
+    "secrets": {"type": "dict", "default": {}, "no_log": True},
+}
+INSTANCES_SPEC = {
+    "instances": {"type": "list", "elements": "dict", "required": True, "options": INSTANCE},
+    "accept_changes": {"type": "dict", "default": {}},
+    "release": {"type": "path", "required": True},
+    "user": {"type": "str", "default": "sglang"},
+    "state_dir": {"type": "path", "default": "/var/lib/sglang"},
+}
+
+
+class SecretiveModule(AnsibleModule):  # type: ignore[misc]
+    """A module whose arguments are not logged on the host; `no_log` of a module gives way to that of the task."""
+
+    def _log_invocation(self) -> None:
+        # secrets are masked by value there: one with a quote is written otherwise and missed
+        pass

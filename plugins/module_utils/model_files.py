@@ -1,0 +1,92 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is wrong with the files of a model's directory; no weight is read, only the headers that name them."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+HEADER_LIMIT = 100_000_000  # bytes; the format's own limit
+# Quantization methods whose weights must have been quantized before; the others SGLang can apply while it loads.
+PREPARED = ("auto-round", "awq", "awq_marlin", "compressed-tensors", "gptq", "gptq_marlin", "marlin", "moe_wna16",
+            "qoq", "w4afp8")  # fmt: skip
+
+
+def weight_problems(folder: Path) -> list[str]:
+    """Return one sentence for each thing that keeps the weights in `folder` from being loaded whole."""
+    present = sorted(path for path in folder.iterdir() if path.suffix in WEIGHTS)
+    if not present:
+        return [f"{folder} holds no weights ({', '.join(WEIGHTS)}): finish the download"]
+    problems = []
+    names = {path.name for path in present}
+    missing = sorted({*_indexed(folder), *_numbered(names)} - names)
+    if missing:
+        shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        problems.append(f"{folder} lacks {len(missing)} files of its weights ({shown}): finish the download")
+    for path in present:
+        problem = _safetensors_problem(path) if path.suffix == ".safetensors" else None
+        if problem:
+            problems.append(f"{path} {problem}: fetch it again")
+    return problems
+
+
+def quantization_problem(folder: Path, quantization: str | None) -> str | None:
+    """Return a sentence if `quantization` needs a checkpoint that was quantized before and this one was not."""
+    if quantization not in PREPARED:
+        return None
+    config = _mapping(folder / "config.json")
+    text = config.get("text_config")
+    quantized = [config, text if isinstance(text, dict) else {}]
+    if any(part.get(key) for part in quantized for key in ("quantization_config", "compression_config")):
+        return None
+    if list(folder.glob("*.gguf")) or list(folder.glob("*quant*config*.json")):
+        return None
+    return f"the weights in {folder} are not quantized, and {quantization} can not do it while loading"
+
+
+def _indexed(folder: Path) -> Iterator[str]:
+    for index in folder.glob("*.index.json"):
+        files = _mapping(index).get("weight_map")
+        yield from map(str, files.values()) if isinstance(files, dict) else ()
+
+
+def _numbered(names: set[str]) -> Iterator[str]:
+    """Yield every name of a row like model-00001-of-00003.safetensors of which one is there."""
+    for name in names:
+        found = re.fullmatch(r"(.+-)(\d{5})(-of-)(\d{5})(\.\w+)", name)
+        if found:
+            head, _number, middle, count, ending = found.groups()
+            yield from (f"{head}{number:05}{middle}{count}{ending}" for number in range(1, int(count) + 1))
+
+
+def _safetensors_problem(path: Path) -> str | None:
+    """Compare the size of a file with its header: 8 bytes of the header's length, the header, the tensors."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        if not 0 < length <= min(HEADER_LIMIT, size - 8):
+            return f"is cut off or no safetensors file ({size} bytes)"
+        try:
+            header = json.loads(file.read(length))
+            tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
+            end = max((tensor["data_offsets"][1] for tensor in tensors), default=0)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            return "has a damaged header"
+    wanted = 8 + length + end
+    return None if size == wanted else f"has {size} of {wanted} bytes"
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

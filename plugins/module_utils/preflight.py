@@ -1,0 +1,270 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What an instance would become on this host, found out by the installed SGLang itself while the old launch serves.
+
+    STATE/INSTANCE/preflight.json   the last report, with a digest of all that it depends on; readable by root only
+
+SGLang's part runs as the service user: a model may bring code of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import pwd
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, launch, model_files, preflight_probe
+from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import (
+    SECRET,
+    TYPES,
+    argument_problems,
+    secrets_text,
+)
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, last_lines, write_whole, writing_below
+from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema, canonical
+from ansible_collections.gpuops.sglang.plugins.module_utils.preflight_judge import Judged, Problem, judge
+
+TIMEOUT = 900  # s: a cold start of the interpreter took 125 s
+MASK = "(secret)"
+LOADED_WHOLE = ("auto", "safetensors", "pt")  # values of load_format that read all files of a directory
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """The answer for one instance: it would serve as asked if there are no problems."""
+
+    instance: str
+    version: str
+    cached: bool  # SGLang was not asked again, since nothing that it depends on has changed
+    options: tuple[Judged, ...]
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...]
+    resolved: Mapping[str, Any]
+
+    def for_record(self) -> dict[str, Any]:
+        """Return what the record of a launch keeps: what is to be effective where that is not what was asked."""
+        accepted = [row for row in self.options if row.verdict == "accepted"]
+        return {
+            "accepted": {row.option: row.resolved for row in accepted},
+            "accepted_because": {row.option: row.instead for row in accepted},
+            "resolved": dict(self.resolved),
+            "warnings": list(self.warnings),
+        }
+
+
+def preflight(
+    instance: launch.Instance, host: launch.Host, schema: Schema, accepted: Mapping[str, str], keep: bool
+) -> Preflight:
+    """Ask SGLang, or read its last answer, and judge it; `keep` writes the answer down. Raises Refused."""
+    place = host.state / instance.name / "preflight.json"
+    key = _key(instance, host, schema)
+    report = _read(place, key)
+    cached = report is not None
+    if report is None:
+        report = _ask(instance, host, schema)
+        if keep:
+            with writing_below(host.state):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(place, json.dumps({"key": key, "report": report}), 0o600)
+    gpus = len(instance.gpus) or gpu.count()
+    found = _found(instance, report["resolved"])
+    rows, problems = judge(instance.args, schema, report, accepted, gpus, found)
+    where = f"instance '{instance.name}'"
+    return Preflight(
+        instance=instance.name,
+        version=report["version"],
+        cached=cached,
+        options=tuple(rows),
+        problems=tuple(f"{where}: {problem}" for problem in problems),
+        warnings=tuple(report["messages"]),
+        resolved=report["resolved"],
+    )
+
+
+def examined(
+    instance: launch.Instance, host: launch.Host, schema: Schema, accepted: Mapping[str, str], keep: bool
+) -> dict[str, Any]:
+    """Do all that can be done without stopping anything, and return it as sglang_preflight does."""
+    wrong = argument_problems(instance.args, schema)
+    try:
+        launch.check(instance, host, schema)
+        answer = preflight(instance, host, schema, accepted, keep)
+    except Refused as refused:
+        refusals = [
+            Judged(option, MASK if option in SECRET else instance.args[option], None, "refused", why=why)
+            for option, why in wrong.items()
+        ]
+        answer = Preflight(instance.name, "", False, tuple(refusals), (str(refused),), (), {})
+    return {
+        "name": answer.instance,
+        "sglang_version": answer.version,
+        "cached": answer.cached,
+        "options": [asdict(row) for row in answer.options],
+        "problems": list(answer.problems),
+        "warnings": list(answer.warnings),
+        "resolved": dict(answer.resolved),
+    }
+
+
+def _ask(instance: launch.Instance, host: launch.Host, schema: Schema) -> preflight_probe.Report:
+    """Run the probe in the release's interpreter and return its report, without a secret in it."""
+    user = _user(host.user)
+    home = host.home(instance.name)
+    with tempfile.TemporaryDirectory(prefix="gpuops-preflight-") as name:
+        folder = Path(name)
+        os.chown(folder, user.pw_uid, user.pw_gid)
+        config = folder / "secrets.yaml"
+        stand_ins = _stand_ins(instance.secret_options, schema)
+        if stand_ins:
+            write_whole(config, secrets_text(stand_ins), 0o600, (user.pw_uid, user.pw_gid))
+        words = launch.words(instance, schema, config if stand_ins else None, "preflight")
+        environment = {**launch.environment(instance, host), **instance.secret_env}
+        if not home.is_dir():
+            home = folder
+            environment["HOME"] = str(folder)
+        python = str(host.release / "venv/bin/python")
+        try:
+            done = subprocess.run(
+                [python, "-", *words],
+                cwd=home,
+                env=environment,
+                input=inspect.getsource(preflight_probe),
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=TIMEOUT,
+                check=False,
+                user=user.pw_uid,
+                group=user.pw_gid,
+                extra_groups=os.getgrouplist(user.pw_name, user.pw_gid),
+            )
+        except subprocess.TimeoutExpired:
+            raise Refused(f"instance '{instance.name}': SGLang took over {TIMEOUT} s to read the arguments") from None
+        except OSError as error:
+            raise Refused(f"can not run {python} as the user '{user.pw_name}': {error.strerror}") from error
+    try:
+        report: preflight_probe.Report = json.loads(done.stdout)
+    except ValueError:
+        said = masked(" | ".join(last_lines(done.stderr, 5)), instance.secrets)
+        raise Refused(
+            f"instance '{instance.name}': SGLang's check of the arguments ended with exit status {done.returncode} and "
+            f"no answer: {said}: install the release {host.release.name} again if it is damaged"
+        ) from None
+    hidden = {name: MASK for name in instance.secret_options if name in report["resolved"]}
+    clean: preflight_probe.Report = masked({**report, "steps": []}, instance.secrets)
+    clean["steps"] = masked([step for step in report["steps"] if not hidden.keys() & step[1].keys()], instance.secrets)
+    clean["resolved"].update(hidden)
+    return clean
+
+
+def masked(value: Any, secrets: Mapping[str, str]) -> Any:
+    """Return `value` with every secret in its texts replaced, also the single values of one that is JSON."""
+    parts = sorted({part for text in secrets.values() for part in _parts(text)}, key=len, reverse=True)
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: clean(item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [clean(item) for item in value]
+        if isinstance(value, str):
+            for part in parts:
+                value = value.replace(part, MASK)
+        return value
+
+    return clean(value)
+
+
+def _parts(secret: str) -> Iterator[str]:
+    """Yield a secret as it may stand in a text."""
+    yield from filter(None, (secret, *secret.splitlines(), json.dumps(secret)[1:-1], repr(secret)[1:-1]))
+    try:
+        content = json.loads(secret)
+    except ValueError:
+        return
+    inner = list(content.values()) if isinstance(content, dict) else content if isinstance(content, list) else []
+    for item in inner:
+        if not isinstance(item, bool) and item is not None:
+            yield from _parts(item if isinstance(item, str) else json.dumps(item))
+
+
+def _stand_ins(secrets: Mapping[str, str], schema: Schema) -> dict[str, str]:
+    """Return what stands for the secrets while SGLang is asked: the value itself only where SGLang reads into it."""
+    kinds = {name: schema[canonical(name, schema) or name]["type"] for name in secrets}
+    return {name: value if kinds[name] in TYPES or value[:1] in "[{" else "stand-in" for name, value in secrets.items()}
+
+
+def _found(instance: launch.Instance, resolved: Mapping[str, Any]) -> list[Problem]:
+    """Return what is wrong with files that SGLang only reads when it loads the model."""
+    folder = Path(instance.model)
+    found = []
+    if folder.is_absolute() and resolved.get("load_format") in LOADED_WHOLE:
+        for problem in model_files.weight_problems(folder):
+            why, _colon, instead = problem.rpartition(": ")
+            found.append(Problem("model", why, instead))
+    quantization = model_files.quantization_problem(folder, resolved.get("quantization"))
+    if folder.is_absolute() and quantization:
+        found.append(Problem("quantization", quantization, "delete 'quantization', or take a quantized model"))
+    draft = resolved.get("speculative_draft_model_path") or ""
+    if draft.startswith("/") and not Path(draft, "config.json").is_file():
+        why = f"'speculative_draft_model_path' is {draft}, which has no config.json"
+        found.append(Problem("speculative_draft_model_path", why, "correct the path or mount it"))
+    adapters = resolved.get("lora_paths") or []
+    for adapter in adapters.values() if isinstance(adapters, dict) else adapters:
+        path = adapter.get("lora_path", "") if isinstance(adapter, dict) else str(adapter)
+        if path.startswith("/") and not Path(path, "adapter_config.json").is_file():
+            why = f"'lora_paths' has {path}, which has no adapter_config.json"
+            found.append(Problem("lora_paths", why, "correct the path or mount it"))
+    return found
+
+
+def _key(instance: launch.Instance, host: launch.Host, schema: Schema) -> str:
+    """Return a digest of all that SGLang's answer depends on."""
+    words = launch.words(instance, schema, None, "preflight")
+    inside = _stand_ins(instance.secret_options, schema)
+    paths = sorted({word for word in (*words, *instance.env.values()) if word.startswith("/")})
+    depends = [
+        inspect.getsource(preflight_probe),
+        _stamps(host.release / "release.json"),
+        words,
+        sorted(inside.items()),
+        sorted(launch.environment(instance, host).items()),
+        [[path, *_stamps(Path(path))] for path in paths],
+        gpu.inventory(),
+        host.user,
+    ]
+    return hashlib.sha256(json.dumps(depends).encode()).hexdigest()
+
+
+def _stamps(path: Path) -> list[Sequence[Any]]:
+    """Return name, size and time of a file, or of the files of a directory; one that is not there has none."""
+    try:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    except OSError:
+        return []
+
+
+def _read(place: Path, key: str) -> preflight_probe.Report | None:
+    try:
+        content = json.loads(place.read_text(encoding="utf-8"))
+        report: preflight_probe.Report = content["report"]
+        return report if content["key"] == key else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _user(name: str) -> pwd.struct_passwd:
+    """Return the service user, or nobody where it is yet to be made."""
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        return pwd.getpwnam("nobody")

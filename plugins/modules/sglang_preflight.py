@@ -1,0 +1,139 @@
+#!/usr/bin/python
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: sglang_preflight
+short_description: Ask the installed SGLang what it would make of instances, without starting one
+description:
+  - Runs SGLang's own parser, resolution and checks in the interpreter of the release, as the service user and with
+    the arguments and environment of the instance, and compares the result with what is asked.
+  - Looks after what SGLang leaves to the start as well; that the architecture is known, the tokenizer loads, the
+    weights are complete, heads and experts can be divided, files that options name are there, the GPU can be used, and
+    every variable of SGLang is one that this release reads.
+  - Fails if an instance would not serve as asked; the result is complete then too.
+  - The answer is kept beside the instance and used again as long as nothing that it depends on has changed.
+author: gpuops contributors (@gpuops)
+extends_documentation_fragment:
+  - gpuops.sglang.instances
+attributes:
+  check_mode:
+    description: Runs alike, but does not keep the answer.
+    support: full
+  diff_mode:
+    description: Nothing is changed.
+    support: none
+seealso:
+  - module: gpuops.sglang.sglang_service
+"""
+
+EXAMPLES = r"""
+- name: See whether the server would run as asked
+  gpuops.sglang.sglang_preflight:
+    release: /opt/sglang/releases/0.5.23-1f3a9c2e
+    instances:
+      - name: qwen36
+        model: /srv/models/Qwen3.6-27B
+        port: 30000
+        args:
+          context_length: 32768
+          schedule_conservativeness: 1.0
+    accept_changes:
+      schedule_conservativeness: SGLang lowers it for this model, which was measured to be harmless
+  register: checked
+"""
+
+RETURN = r"""
+instances:
+  description: The answer for each instance.
+  type: list
+  elements: dict
+  returned: always
+  contains:
+    name:
+      description: Name of the instance.
+      type: str
+    sglang_version:
+      description: Version of SGLang that was asked; empty if the instance is wrong whatever the version is.
+      type: str
+    cached:
+      description: Whether the answer was kept from an earlier run.
+      type: bool
+    options:
+      description: The verdict on each option in C(args).
+      type: list
+      elements: dict
+      contains:
+        option:
+          description: Its name.
+          type: str
+        requested:
+          description: What is asked.
+          type: raw
+        resolved:
+          description: What SGLang would run with.
+          type: raw
+        verdict:
+          description:
+            - V(kept), V(changed) by SGLang, V(accepted) (a change that O(accept_changes) names), V(refused), or
+              V(unknown), as SGLang does not tell.
+          type: str
+        by:
+          description: The step of SGLang's resolution that changed it, where it tells.
+          type: str
+        why:
+          description: SGLang's own words about a change, or the cause of a refusal.
+          type: str
+        instead:
+          description: What to write instead, or why the change is accepted.
+          type: str
+    problems:
+      description: All that keeps the instance from serving as asked, each with the next step on one line.
+      type: list
+      elements: str
+    warnings:
+      description: What SGLang warned of.
+      type: list
+      elements: str
+    resolved:
+      description: Every argument of SGLang as it would run with it; secrets are not in it.
+      type: dict
+"""
+
+from pathlib import Path
+
+from ansible_collections.gpuops.sglang.plugins.module_utils import launch, preflight, release
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, require_root
+from ansible_collections.gpuops.sglang.plugins.module_utils.instance_spec import INSTANCES_SPEC, SecretiveModule
+from ansible_collections.gpuops.sglang.plugins.module_utils.instances import instance_problems
+
+
+def main() -> None:
+    """Ask for each instance, report all."""
+    module = SecretiveModule(argument_spec=INSTANCES_SPEC, supports_check_mode=True)
+    asked = module.params
+    host = launch.Host(Path(asked["release"]), asked["user"], Path(asked["state_dir"]))
+    try:
+        require_root()
+        problems = instance_problems(asked["instances"])
+        schema = release.schema(host.release)
+        if schema is None:
+            problems.append(f"there is no release in {host.release}: install it with sglang_release first")
+        if problems or schema is None:
+            raise Refused("; ".join(problems))
+    except Refused as refused:
+        module.fail_json(msg=str(refused), instances=[])
+    results = [
+        preflight.examined(instance, host, schema, asked["accept_changes"], keep=not module.check_mode)
+        for instance in map(launch.instance_of, asked["instances"])
+    ]
+    wrong = [problem for result in results for problem in result["problems"]]
+    if wrong:
+        module.fail_json(msg="; ".join(wrong), instances=results)
+    module.exit_json(changed=False, instances=results)
+
+
+if __name__ == "__main__":
+    main()

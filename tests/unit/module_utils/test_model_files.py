@@ -1,0 +1,97 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.sglang.plugins.module_utils.model_files import quantization_problem, weight_problems
+
+
+def safetensors(path: Path, sizes: tuple[int, ...] = (8, 4)) -> None:
+    header, end = {"__metadata__": {"format": "pt"}}, 0
+    for number, size in enumerate(sizes):
+        header[f"t{number}"] = {"dtype": "U8", "shape": [size], "data_offsets": [end, end + size]}  # type: ignore[dict-item]
+        end += size
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(end))
+
+
+def shards(folder: Path, count: int, index: bool) -> list[str]:
+    names = [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
+    for name in names:
+        safetensors(folder / name)
+    if index:
+        (folder / "model.safetensors.index.json").write_text(
+            json.dumps({"weight_map": {f"t{number}": name for number, name in enumerate(names)}})
+        )
+    return names
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_complete_weights_have_no_problem(tmp_path: Path, index: bool) -> None:
+    shards(tmp_path, 3, index)
+    assert weight_problems(tmp_path) == []
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_missing_files_are_named(tmp_path: Path, index: bool) -> None:
+    names = shards(tmp_path, 6, index)
+    for name in names[1:]:
+        (tmp_path / name).unlink()
+    (problem,) = weight_problems(tmp_path)
+    assert "lacks 5 files" in problem and ", ".join(names[1:4]) in problem and names[4] not in problem
+
+
+def test_a_folder_without_weights_says_so(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (problem,) = weight_problems(tmp_path)
+    assert "holds no weights" in problem and str(tmp_path) in problem
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda data: data[:-1], "has"),
+        (lambda data: data + b"x", "has"),
+        (lambda data: data[:5], "is cut off"),
+        (lambda data: b"", "is cut off"),
+        (lambda data: data[:8] + b"[" + data[9:], "damaged header"),
+        (lambda data: struct.pack("<Q", 1 << 60) + data[8:], "is cut off"),
+        (lambda data: b"<!DOCTYPE html><html>rate limited</html>", "is cut off or no safetensors"),
+    ],
+)
+def test_a_damaged_file_is_found_by_its_header(tmp_path: Path, damage: Any, said: str) -> None:
+    names = shards(tmp_path, 2, index=True)
+    path = tmp_path / names[0]
+    path.write_bytes(damage(path.read_bytes()))
+    (problem,) = weight_problems(tmp_path)
+    assert str(path) in problem and said in problem
+
+
+def test_other_formats_count_as_weights(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
+    assert weight_problems(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "quantization", "wrong"),
+    [
+        ({}, "awq", True),
+        ({}, "gptq_marlin", True),
+        ({}, "fp8", False),  # SGLang can do it while loading
+        ({}, None, False),
+        ({"quantization_config": {"quant_method": "awq"}}, "awq", False),
+        ({"text_config": {"quantization_config": {"quant_method": "gptq"}}}, "gptq", False),
+        ({"text_config": {}}, "gptq", True),
+    ],
+)
+def test_a_method_that_needs_a_quantized_checkpoint(
+    tmp_path: Path, config: dict[str, Any], quantization: str | None, wrong: bool
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert bool(quantization_problem(tmp_path, quantization)) is wrong
