@@ -8,7 +8,7 @@ name: preflight_table
 short_description: Show the answers of a preflight as a table
 description:
   - Turns what M(gpuops.sglang.sglang_preflight) returned for several hosts into lines of aligned text, one for each
-    requested option.
+    requested option, and one for each warning of SGLang below them.
 options:
   _input:
     description: Host name to list of instances.
@@ -39,8 +39,8 @@ WIDEST = 40  # characters of a value
 
 
 def preflight_table(answers: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Return one line for each requested option of each instance, below a line of headings."""
-    rows = [HEADINGS]
+    """Return one line for each requested option of each instance below headings, then SGLang's warnings."""
+    rows, warnings = [HEADINGS], []
     for host in sorted(answers):
         for instance in answers[host]:
             for option in instance["options"] or [{"option": "(none)"}]:
@@ -48,7 +48,8 @@ def preflight_table(answers: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
                 remark = "; ".join(filter(None, (option.get("by"), option.get("why"), option.get("instead"))))
                 name, verdict = option["option"], option.get("verdict", "-")
                 rows.append([host, instance["name"], name, *values, verdict, remark])
-    return aligned(rows)
+            warnings += [f"{host} {instance['name']}: SGLang warns: {text}" for text in instance["warnings"]]
+    return "\n".join([aligned(rows), *warnings])
 
 
 def _short(value: Any) -> str:

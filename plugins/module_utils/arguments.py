@@ -192,6 +192,8 @@ def _list_words(name: str, value: Any, option: Mapping[str, Any]) -> list[str]:
 
 def _word(name: str, value: Any, option: Mapping[str, Any]) -> str:
     read, wanted = TYPES.get(option["type"], (str, "text"))
+    if isinstance(option["default"], str) and option["default"].startswith(("[", "{")):
+        read, wanted = json.loads, "JSON"  # SGLang reads it itself, and its words then do not name the option
     if value is None or isinstance(value, bool):
         raise ArgumentProblem(f"'{name}' is {json.dumps(value)}, but SGLang wants a value ({wanted})")
     if isinstance(value, (dict, list)):
@@ -199,7 +201,7 @@ def _word(name: str, value: Any, option: Mapping[str, Any]) -> str:
             word = json.dumps(value, separators=(",", ":"))
         except RecursionError:
             raise ArgumentProblem(f"'{name}' is nested too deeply for SGLang: write it flatter") from None
-        if isinstance(value, list) and read is str and not str(option["default"]).startswith(("[", "{")):
+        if isinstance(value, list) and read is str:
             raise ArgumentProblem(f"'{name}' is the list {word}, but SGLang takes one value ({wanted})")
     else:
         word = str(value)

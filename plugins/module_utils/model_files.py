@@ -18,6 +18,9 @@ HEADER_LIMIT = 100_000_000  # bytes; the format's own limit
 PREPARED = ("auto-round", "awq", "awq_marlin", "compressed-tensors", "gptq", "gptq_marlin", "marlin", "moe_wna16",
             "qoq", "w4afp8")  # fmt: skip
 
+# One of these holds the vocabulary. Without any, transformers makes a tokenizer with an empty one and says nothing.
+VOCABULARIES = ("tokenizer.json", "tekken.json", "vocab.json", "vocab.txt", "*.model", "*.tiktoken", "*.gguf", "*.py")
+
 
 def weight_problems(folder: Path) -> list[str]:
     """Return one sentence for each thing that keeps the weights in `folder` from being loaded whole."""
@@ -35,6 +38,13 @@ def weight_problems(folder: Path) -> list[str]:
         if problem:
             problems.append(f"{path} {problem}: fetch it again")
     return problems
+
+
+def tokenizer_problem(folder: Path) -> str | None:
+    """Return a sentence if `folder` holds no vocabulary of a tokenizer, nor code that may bring one."""
+    if any(next(folder.glob(pattern), None) for pattern in VOCABULARIES):
+        return None
+    return f"{folder} has no file of a tokenizer ({', '.join(VOCABULARIES[:4])}, ...)"
 
 
 def quantization_problem(folder: Path, quantization: str | None) -> str | None:

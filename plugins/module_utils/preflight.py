@@ -210,6 +210,11 @@ def _found(instance: launch.Instance, resolved: Mapping[str, Any]) -> list[Probl
         for problem in model_files.weight_problems(folder):
             why, _colon, instead = problem.rpartition(": ")
             found.append(Problem("model", why, instead))
+    tokenizer = Path(resolved.get("tokenizer_path") or "")
+    if tokenizer.is_absolute() and tokenizer.is_dir() and not resolved.get("skip_tokenizer_init"):
+        missing = model_files.tokenizer_problem(tokenizer)
+        if missing:
+            found.append(Problem("tokenizer_path", missing, "finish the download, or set 'tokenizer_path'"))
     quantization = model_files.quantization_problem(folder, resolved.get("quantization"))
     if folder.is_absolute() and quantization:
         found.append(Problem("quantization", quantization, "delete 'quantization', or take a quantized model"))

@@ -25,7 +25,7 @@ from typing import Any, TypedDict
 
 # SGLang reads each of its variables by its whole name, which stands in its text or in its compiled parts.
 VARIABLE = re.compile(rb"\b(?:SGLANG|SGL)_[A-Z0-9_]*[A-Z0-9]\b")
-NOISE = re.compile(r"Ignore import error when loading|\[sgl_kernel\]")
+NOISE = re.compile(r"Ignore import error when loading|\[sgl_kernel\]|^Only CUDA, .* support")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -174,7 +174,7 @@ def unread_variables(package: Path) -> dict[str, str]:
     """Return the variables of this process that look like SGLang's but stand nowhere in it."""
     asked = {name for name in os.environ if VARIABLE.fullmatch(name.encode())}
     read = {word.decode() for text in texts_of(package) for word in VARIABLE.findall(text)} if asked else set()
-    return {name: next(iter(difflib.get_close_matches(name, read, n=1, cutoff=0.8)), "") for name in asked - read}
+    return {name: next(iter(difflib.get_close_matches(name, read, n=1, cutoff=0.9)), "") for name in asked - read}
 
 
 def texts_of(package: Path) -> Iterator[bytes]:
@@ -219,20 +219,25 @@ def refuse(_parser: argparse.ArgumentParser, message: str) -> None:
     raise argparse.ArgumentError(None, message)
 
 
-def main() -> None:
-    """Print the report and nothing else to standard output."""
-    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+def report_of(words: list[str]) -> Report:
+    """Return what SGLang makes of a command line; once in a process."""
     report = Report(
         version="", stage="import", error=None, resolved={}, steps=[], messages=[], model={}, problems={}, unread={}
     )
     listen(report["messages"])
     argparse.ArgumentParser.error = refuse  # type: ignore[assignment,method-assign]
     try:
-        examine(sys.argv[1:], report)
+        examine(words, report)
     except BaseException as error:
         report["error"] = told(error)
-    json.dump(report, answer, default=str)
+    return report
+
+
+def main() -> None:
+    """Print the report and nothing else to standard output."""
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    json.dump(report_of(sys.argv[1:]), answer, default=str)
     answer.flush()
     os._exit(0)  # packages leave threads behind that keep the interpreter from ending
 

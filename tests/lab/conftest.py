@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import connections  # noqa: F401 - brings Ansible's finder of collections, which must be before the first import of one
 import pytest
 from pct_backend import container
 from playbook_runs import deploy

@@ -93,6 +93,8 @@ def form(option: dict[str, Any]) -> str:
     """Options of one form take the same values."""
     if option["nargs"] == 0 or option["action"] == "LoRAPathAction":
         return option["action"]
+    if str(option["default"]).startswith("{"):
+        return "JSON in a text"
     return f"{'choice' if option['choices'] else option['type']} {option['nargs']}"
 
 
@@ -102,6 +104,10 @@ def value_strategy(option: dict[str, Any]) -> st.SearchStrategy[Any]:
         return st.tuples(st.sampled_from([True, "True", "true"]), st.just(True)) | st.sampled_from(
             [(False, False), ("false", False)]
         )
+    if form(option) == "JSON in a text":
+        mappings = st.dictionaries(st.text(max_size=5), json_value, max_size=3)
+        texts = mappings.map(lambda value: json.dumps(value, separators=(",", ":")))
+        return texts.map(lambda text: (json.loads(text), text)) | texts.map(same)
     if option["action"] == "LoRAPathAction":
         return st.lists(st.text("abc=/.", min_size=1, max_size=8) | lora, max_size=3).map(same)
     if option["choices"]:

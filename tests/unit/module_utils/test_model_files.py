@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.sglang.plugins.module_utils.model_files import quantization_problem, weight_problems
+from ansible_collections.gpuops.sglang.plugins.module_utils.model_files import (
+    quantization_problem,
+    tokenizer_problem,
+    weight_problems,
+)
 
 
 def safetensors(path: Path, sizes: tuple[int, ...] = (8, 4)) -> None:
@@ -76,6 +80,14 @@ def test_a_damaged_file_is_found_by_its_header(tmp_path: Path, damage: Any, said
 def test_other_formats_count_as_weights(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"x")
     assert weight_problems(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "spiece.model", "vocab.txt", "qwen.tiktoken", "tokenization_x.py"])
+def test_a_tokenizer_has_a_vocabulary(tmp_path: Path, name: str) -> None:
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    assert str(tmp_path) in str(tokenizer_problem(tmp_path))
+    (tmp_path / name).touch()
+    assert tokenizer_problem(tmp_path) is None
 
 
 @pytest.mark.parametrize(
