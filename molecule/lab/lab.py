@@ -151,6 +151,8 @@ def _fill_share() -> None:
         SOURCE / "standins/pct",
         SOURCE / "standins/pvesh",
         *(SOURCE / "standins/perl5").rglob("*.pm"),
+        SOURCE / "standins/cuda/nvidia-smi",
+        SOURCE / "standins/cuda/sitecustomize.py",
         SOURCE / "speed/sitecustomize.py",
     ):
         put(SHARE / source.relative_to(SOURCE), source.read_bytes(), source.stat().st_mode & 0o777)

@@ -57,7 +57,7 @@ class _Anything:
 class _Hollow(types.ModuleType):
     """A module with whatever is asked of it."""
 
-    __path__: list[str] = []
+    __path__ = ()
     __version__ = "99.0"
 
     def __getattr__(self, name: str) -> Any:
