@@ -14,9 +14,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from types import ModuleType
 from typing import Any
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import hints
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema, canonical, choices_of
 
 # Options that the deployment sets itself -> where an operator says what they should be.
@@ -173,10 +173,17 @@ def _flag(name: str, schema: Schema) -> str:
         raise ArgumentProblem(f"'{name}' would be readable in the process list: move it to 'secrets' of the instance")
     flag = canonical(name, schema) if "-" not in name else None
     if flag is None:
-        raise ArgumentProblem(hints.unknown_option(name, schema))
+        raise ArgumentProblem(_hints().unknown_option(name, schema))
     if schema[flag]["action"] == "DeprecatedAction":
-        raise ArgumentProblem(hints.removed_option(name, schema))
+        raise ArgumentProblem(_hints().removed_option(name, schema))
     return flag
+
+
+def _hints() -> ModuleType:
+    # a module is compiled anew in each run, and most runs have nothing to hint at
+    from ansible_collections.gpuops.sglang.plugins.module_utils import hints
+
+    return hints
 
 
 def _list_words(name: str, value: Any, option: Mapping[str, Any]) -> list[str]:
@@ -211,7 +218,7 @@ def _word(name: str, value: Any, option: Mapping[str, Any]) -> str:
         raise ArgumentProblem(f"'{name}' is {word!r}, but SGLang wants {wanted}") from None
     choices = option["choices"]
     if choices and word not in map(str, choices):
-        near = hints.nearest_choice(word, choices)
+        near = _hints().nearest_choice(word, choices)
         raise ArgumentProblem(f"'{name}' is {word!r}, but SGLang wants one of {', '.join(map(str, choices))}{near}")
     if "\0" in word or word == "--":
         raise ArgumentProblem(f"'{name}' is {word!r}, which no command line can carry: correct it")

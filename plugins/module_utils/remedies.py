@@ -63,7 +63,7 @@ REMEDIES: tuple[tuple[str, str], ...] = (
         "the model brings code of its own: read it, then set 'trust_remote_code' to true",
     ),
     (
-        r"^architecture: |[Aa]rchitectures? .*(?:not supported|has no SGlang implementation)|does not recognize this architecture",
+        r"^architecture: |[Aa]rchitectures .* are not supported|does not recognize this architecture",
         "this release does not know the model: install a newer SGLang, or correct 'model'",
     ),
     (

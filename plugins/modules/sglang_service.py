@@ -67,7 +67,7 @@ unlisted:
 
 from pathlib import Path
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import launch, preflight, release
+from ansible_collections.gpuops.sglang.plugins.module_utils import launch, release
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, only_one, require_root, writing_below
 from ansible_collections.gpuops.sglang.plugins.module_utils.instance_spec import INSTANCES_SPEC, SecretiveModule
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import instance_problems
@@ -94,20 +94,12 @@ def main() -> None:
             comparisons = [launch.compare(instance, host, schema, asked["accept_changes"]) for instance in instances]
             if schema is None and not module.check_mode:
                 raise Refused(f"there is no release in {host.release}: install it with sglang_release first")
-            proved = {
-                instance.name: preflight.preflight(
-                    instance, host, schema, asked["accept_changes"], keep=not module.check_mode
-                )
-                for instance, compared in zip(instances, comparisons)
-                if compared.reasons and schema is not None
-            }
-            problems = [problem for proof in proved.values() for problem in proof.problems]
-            if problems:
-                raise Refused("; ".join(problems))
+            differing = [instance for instance, compared in zip(instances, comparisons) if compared.reasons]
+            proved = _proved(differing, host, schema, module) if schema is not None else {}
             for instance, compared in zip(instances, comparisons):
                 launch_id = compared.launch
                 if compared.reasons and not module.check_mode:
-                    launch_id = launch.start(instance, host, schema or {}, proved[instance.name].for_record())
+                    launch_id = launch.start(instance, host, schema or {}, proved[instance.name])
                 results.append({"name": instance.name, "launch": launch_id, "reasons": list(compared.reasons)})
                 if compared.before != compared.after:
                     unit = str(systemd.UNIT_FOLDER / systemd.unit_name(instance.name))
@@ -120,6 +112,21 @@ def main() -> None:
         module.warn(f"instance '{name}' is on this host but not in sglang_server_instances: it is left as it is")
     changed = any(result["reasons"] for result in results)
     module.exit_json(changed=changed, instances=results, unlisted=unlisted, diff=diff)
+
+
+def _proved(instances: list, host: launch.Host, schema: dict, module: SecretiveModule) -> dict:
+    """Ask SGLang about instances and return name -> what the record of a launch keeps of it; Refused if it says no."""
+    if not instances:
+        return {}
+    # a module is compiled anew in each run, and most runs have nothing to ask
+    from ansible_collections.gpuops.sglang.plugins.module_utils.preflight import preflight
+
+    accepted, keep = module.params["accept_changes"], not module.check_mode
+    answers = [preflight(instance, host, schema, accepted, keep) for instance in instances]
+    problems = [problem for answer in answers for problem in answer.problems]
+    if problems:
+        raise Refused("; ".join(problems))
+    return {answer.instance: answer.for_record() for answer in answers}
 
 
 def _check_host(instances: list) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch, release
+from ansible_collections.gpuops.sglang.plugins.module_utils import preflight as preflights
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import secret_problems
 from ansible_collections.gpuops.sglang.plugins.module_utils.preflight import Preflight
 from ansible_collections.gpuops.sglang.plugins.module_utils.preflight_judge import Judged
@@ -110,7 +111,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(launch, "check", lambda *_: None)
     monkeypatch.setattr(launch, "compare", compare)
     monkeypatch.setattr(launch, "start", start)
-    monkeypatch.setattr(sglang_service.preflight, "preflight", preflight)
+    monkeypatch.setattr(preflights, "preflight", preflight)
     entries = [{**ENTRY, "env": {}, "secrets": {}}, {**ENTRY, "name": "b", "port": 30001, "env": {}, "secrets": {}}]
     facts["params"] = {"release": "/opt/r", "user": "sglang", "state_dir": "/var/lib/sglang", "instances": entries,
                        "accept_changes": {"page_size": "measured"}}  # fmt: skip
