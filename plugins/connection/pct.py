@@ -166,6 +166,7 @@ from typing import Any
 from ansible.errors import AnsibleAuthenticationFailure, AnsibleConnectionFailure, AnsibleError, AnsibleFileNotFound
 from ansible.plugins.connection.ssh import Connection as SshConnection
 from ansible_collections.gpuops.sglang.plugins.module_utils import pct
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import feed
 from ansible_collections.gpuops.sglang.plugins.module_utils.pct_programs import fetch_script, put_script, sent
 
 Result = tuple[int, bytes, bytes]  # exit code, stdout, stderr
@@ -274,7 +275,9 @@ class Connection(SshConnection):
 
     def _send_initial_data(self, fh: Any, in_data: bytes, ssh_process: Any) -> None:
         # beside the reading of the output, or a command that answers while it reads would wait for ever
-        threading.Thread(target=_feed, args=(os.dup(fh.fileno()), in_data), daemon=True).start()
+        threading.Thread(
+            target=feed, args=(os.fdopen(os.dup(fh.fileno()), "wb", buffering=0), in_data), daemon=True
+        ).start()
         fh.close()
 
     def put_file(self, in_path: str, out_path: str) -> Result:
@@ -285,7 +288,7 @@ class Connection(SshConnection):
         script = put_script(out_path, _cksum(in_path), os.stat(in_path).st_mode & 0o777)
         code, stdout, stderr = self._transfer("<", in_path, script)
         if code:
-            raise AnsibleError(self._transfer_error(f"cannot write {out_path} in", pct.last_lines(stderr, 2)))
+            raise AnsibleError(self._transfer_error(f"cannot write {out_path} in", pct.end_of(stderr, 2)))
         return code, stdout, stderr
 
     def fetch_file(self, in_path: str, out_path: str) -> Result:
@@ -298,10 +301,10 @@ class Connection(SshConnection):
             code, stdout, stderr = self._transfer(">", part, fetch_script(in_path))
             mode, size, sum_ = sent(stderr)
             if code or size < 0:
-                raise AnsibleError(self._transfer_error(f"cannot read {in_path} in", pct.last_lines(stderr, 2)))
+                raise AnsibleError(self._transfer_error(f"cannot read {in_path} in", pct.end_of(stderr, 2)))
             got = os.path.getsize(part)
             if got != size:
-                cause = f"check the free space of {out_path} ({pct.last_lines(stderr, 2)})"
+                cause = f"check the free space of {out_path} ({pct.end_of(stderr, 2)})"
                 if got > size:
                     cause = "something in the login's shell profile on the node writes to stdout: make it silent"
                 lost = f"{got} of {size} bytes arrived: {cause}"
@@ -361,14 +364,6 @@ def _children() -> set[int]:
     with contextlib.suppress(OSError), open(f"/proc/self/task/{threading.get_native_id()}/children") as file:
         return {int(pid) for pid in file.read().split()}
     return set()
-
-
-def _feed(descriptor: int, data: bytes) -> None:
-    """Write all and close; what refuses a command also closes its stdin, and says why by its code and stderr."""
-    with contextlib.suppress(OSError), os.fdopen(descriptor, "wb", buffering=0) as pipe:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[pipe.write(rest) :]
 
 
 def _take_place(part: str, path: str, mode: int) -> None:

@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 
 class Refused(Exception):
@@ -69,6 +70,14 @@ def only_one(path: Path, what: str, wait: int) -> Iterator[None]:
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         yield
+
+
+def feed(pipe: IO[bytes], data: bytes) -> None:
+    """Write all to an unbuffered pipe and close it; what does not read it says why by its exit status."""
+    with contextlib.suppress(OSError), pipe:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[pipe.write(rest) :]
 
 
 def require_root() -> None:

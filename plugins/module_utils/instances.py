@@ -47,6 +47,13 @@ def instance_problems(instances: Any) -> list[str]:
             problems.append(f"{label} has the port {port}, which {ports[port]} has too: change one")
         else:
             ports[port] = label
+        args = instance.get("args")
+        for option, value in args.items() if isinstance(args, Mapping) else ():
+            other = _port(value) if str(option).endswith("_port") else None
+            if other in ports:
+                problems.append(f"{label} has the {option} {other}, which is the port of {ports[other]}: change one")
+            elif other is not None:
+                ports[other] = f"{label} ({option})"
     return problems
 
 

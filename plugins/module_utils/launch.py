@@ -163,14 +163,21 @@ def check(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> N
             f"{where}: this host has a unit {name} that is not of this tool: remove it or rename the instance"
         )
     ours = systemd.identity(instance.name) if unit else None
-    for listener in sockets.listeners(instance.port):
-        if ours and listener.in_cgroup(ours.cgroup):
-            continue
-        other = systemd.instance_in(listener.cgroups)
-        if other:
-            way = f"move that one first, or end it with 'systemctl disable --now {systemd.unit_name(other)}'"
-            raise Refused(f"{where}: port {instance.port} is held by instance '{other}' of this host: {way}")
-        raise Refused(f"{where}: port {instance.port} is held by {listener.label}: end it or choose another port")
+    for port in (instance.port, *_other_ports(instance.args)):
+        for listener in sockets.listeners(port):
+            if ours and listener.in_cgroup(ours.cgroup):
+                continue
+            other = systemd.instance_in(listener.cgroups)
+            if other:
+                way = f"move that one first, or end it with 'systemctl disable --now {systemd.unit_name(other)}'"
+                raise Refused(f"{where}: port {port} is held by instance '{other}' of this host: {way}")
+            raise Refused(f"{where}: port {port} is held by {listener.label}: end it or choose another port")
+
+
+def _other_ports(args: Mapping[str, Any]) -> list[int]:
+    """Return the further ports that an operator gives a server, e.g. nccl_port."""
+    values = [str(value) for name, value in sorted(args.items()) if name.endswith("_port")]
+    return [int(value) for value in values if value.isdecimal()]
 
 
 def compare(

@@ -14,8 +14,6 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.pct_programs import 
 
 PCT = "/usr/sbin/pct"
 PERL = "/usr/bin/perl"
-ENTRIES = ("quick", "strict")
-LOCKED = ("refuse", "enter")
 LONGEST = 131071  # bytes in one argument of a program on Linux (MAX_ARG_STRLEN), such as a shell's command line
 
 # What was said before the command started -> cause and next step. The first match counts.
@@ -57,12 +55,7 @@ REFUSALS = (
 )  # fmt: skip
 
 
-def exec_argv(vmid: int, argv: list[str], executable: str = PCT) -> list[str]:
-    """The argv that runs `argv` in the container; without `--` pct takes options of `argv` for its own."""
-    return [executable, "exec", str(vmid), "--", *argv]
-
-
-def last_lines(text: bytes, count: int = 1) -> str:
+def end_of(text: bytes, count: int = 1) -> str:
     """The last lines that say something, as one line; ssh's own debug lines do not."""
     lines = [line.strip() for line in text.decode(errors="replace").splitlines()]
     return "; ".join([line for line in lines if line and not line.startswith("debug")][-count:]) or "no output"
@@ -88,8 +81,8 @@ class Target:
     login: str = ""  # empty: the ssh client chooses
     sudo: bool = False
     executable: str = PCT
-    entry: str = "quick"  # one of ENTRIES: lxc-attach with pct's own checks made here, or pct exec itself
-    locked: str = "refuse"  # one of LOCKED
+    entry: str = "quick"  # or strict: lxc-attach with pct's own checks made here, or pct exec itself
+    locked: str = "refuse"  # or enter
 
 
 @dataclass(frozen=True)
@@ -117,7 +110,7 @@ class Call:
         ]
         if to.entry == "quick":
             return [*sudo, *enter, "lxc-attach", "-n", str(to.vmid), "--clear-env", "--"]
-        return [*enter, *sudo, *exec_argv(to.vmid, [], to.executable)]
+        return [*enter, *sudo, to.executable, "exec", str(to.vmid), "--"]
 
     def remote_command(self, command: str) -> str:
         """The command line for the login shell of the node; ValueError if Linux takes none of that length."""
@@ -140,16 +133,16 @@ class Call:
             if 0 <= code < 255:
                 return ""
             return (f"{container}: the connection to {to.node} broke while a command ran, which {to.node} then ends:"
-                    f" check the network and {to.node}, then run again ({last_lines(stderr)})")  # fmt: skip
+                    f" check the network and {to.node}, then run again ({end_of(stderr)})")  # fmt: skip
         said = (stdout, stderr) if reached else self._after("node", stdout, stderr)
         if not said:
             address = f"{to.login}@{to.host}" if to.login else to.host
             return (f"{container} is out of reach, because ssh to {to.node} ({to.host}) failed:"
-                    f" {last_lines(stderr)}; check ansible_host, the key and 'ssh {address}'")  # fmt: skip
+                    f" {end_of(stderr)}; check ansible_host, the key and 'ssh {address}'")  # fmt: skip
         text = b"".join(said).decode(errors="replace")
         strict = to.entry == "strict"
         facts = {"container": container, "vmid": to.vmid, "node": to.node, "host": to.host, "pct": to.executable,
-                 "login": to.login or "the login user", "said": last_lines(text.encode()),
+                 "login": to.login or "the login user", "said": end_of(text.encode()),
                  "program": to.executable if strict else PERL,
                  "narrower": "" if strict else f", or only {to.executable} and set ansible_pct_entry to strict",
                  }  # fmt: skip

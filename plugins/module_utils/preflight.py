@@ -49,6 +49,7 @@ class Preflight:
     problems: tuple[str, ...]
     warnings: tuple[str, ...]
     resolved: Mapping[str, Any]
+    steps: tuple[Any, ...] = ()  # name and fields of each step of SGLang's resolution
 
     def for_record(self) -> dict[str, Any]:
         """Return what the record of a launch keeps: what is to be effective where that is not what was asked."""
@@ -87,6 +88,7 @@ def preflight(
         problems=tuple(f"{where}: {problem}" for problem in problems),
         warnings=tuple(report["messages"]),
         resolved=report["resolved"],
+        steps=tuple(report["steps"]),
     )
 
 
@@ -112,6 +114,7 @@ def examined(
         "problems": list(answer.problems),
         "warnings": list(answer.warnings),
         "resolved": dict(answer.resolved),
+        "steps": [{"step": step, "set": fields} for step, fields in answer.steps],
     }
 
 

@@ -18,10 +18,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from ansible_collections.gpuops.sglang.plugins.module_utils import pct
-from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, feed
 from ansible_collections.gpuops.sglang.plugins.module_utils.pct_programs import escaped
 
 GRACE = 3.0  # s from SIGTERM to SIGKILL, and from there until a process counts as one that can not be ended
@@ -126,8 +126,8 @@ class InContainer:
     """A container of this node, as its root. This process must be root on the node."""
 
     vmid: int
-    entry: str = "quick"  # one of pct.ENTRIES
-    locked: str = "refuse"  # one of pct.LOCKED
+    entry: str = "quick"  # or strict
+    locked: str = "refuse"  # or enter
     executable: str = pct.PCT
 
     @property
@@ -231,7 +231,7 @@ def _run(
         code = 127 if isinstance(error, FileNotFoundError) else 126
         return Finished(code, b"", _raw(f"{argv[0]}: {error.strerror}\n")), None
     # beside the reading, since a command may write before it has read, and read nothing of what it is given
-    threading.Thread(target=_feed, args=(process.stdin, stdin), daemon=True).start()
+    threading.Thread(target=feed, args=(process.stdin, stdin), daemon=True).start()
     said = {}
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     left = None
@@ -258,14 +258,6 @@ def _run(
             elif time.monotonic() > deadline:
                 left = end(process)
     return Finished(process.poll() or 0, *map(bytes, said.values())), left
-
-
-def _feed(pipe: IO[bytes], data: bytes) -> None:
-    """Write all and close; a command need not read it."""
-    with contextlib.suppress(OSError), pipe:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[pipe.write(rest) :]
 
 
 class _Process(NamedTuple):

@@ -182,7 +182,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
-from ansible_collections.gpuops.sglang.plugins.module_utils.pct import last_lines
+from ansible_collections.gpuops.sglang.plugins.module_utils.pct import end_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.runner import Finished, InContainer, Runner, TimedOut
 
 # a pattern is a word of the shell that must not be split
@@ -237,7 +237,7 @@ def main() -> None:
             done = _run(container, asked)
             result.update(_report(done, start, asked["strip_empty_ends"]), rc=done.code)
             if done.code not in asked["exit_codes"]:
-                said = last_lines(done.stderr or done.stdout)
+                said = end_of(done.stderr or done.stdout)
                 wanted = " or ".join(map(str, asked["exit_codes"]))
                 result["msg"] = (
                     f"{container.where}: {asked['argv'][0]} ended with code {done.code}, not with {wanted}: {said};"

@@ -100,6 +100,10 @@ instances:
     resolved:
       description: Every argument of SGLang as it would run with it; secrets are not in it.
       type: dict
+    steps:
+      description: What each step of SGLang's resolution set, in order (C(step), C(set)), as far as the release tells.
+      type: list
+      elements: dict
 """
 
 from pathlib import Path

@@ -137,3 +137,36 @@ def test_all_problems_are_told_at_once() -> None:
         "instance 'a' is there twice (entries 3 and 4): rename one",
         "instance 'a' has the port 30000, which instance 'a' has too: change one",
     ]
+
+
+@pytest.mark.parametrize(
+    ("instances", "said"),
+    [
+        (
+            [{"name": "a", "model": "m", "port": 30000, "args": {"nccl_port": 30000}}],
+            "instance 'a' has the nccl_port 30000, which is the port of instance 'a': change one",
+        ),
+        (
+            [
+                {"name": "a", "model": "m", "port": 30000, "args": {"nccl_port": 30001}},
+                {"name": "b", "model": "m", "port": 30001},
+            ],
+            "instance 'b' has the port 30001, which instance 'a' (nccl_port) has too: change one",
+        ),
+        (
+            [
+                {"name": "a", "model": "m", "port": 30000, "args": {"disaggregation_bootstrap_port": "8998"}},
+                {"name": "b", "model": "m", "port": 30001, "args": {"disaggregation_bootstrap_port": 8998}},
+            ],
+            "instance 'b' has the disaggregation_bootstrap_port 8998, which is the port of instance 'a' "
+            "(disaggregation_bootstrap_port): change one",
+        ),
+    ],
+)
+def test_no_port_of_a_host_is_given_twice(instances: list[dict[str, Any]], said: str) -> None:
+    assert instance_problems(instances) == [said]
+
+
+@pytest.mark.parametrize("args", [None, [], "x", {"nccl_port": None}, {"nccl_port": "many"}, {1: 2}])
+def test_arguments_of_any_form_are_no_traceback(args: Any) -> None:
+    assert instance_problems([{"name": "a", "model": "m", "port": 30000, "args": args}]) == []

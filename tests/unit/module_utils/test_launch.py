@@ -26,7 +26,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Comparison, Host, Instance
 from ansible_collections.gpuops.sglang.plugins.module_utils.schema_probe import describe
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
-from conftest import parser_of
+from conftest import parser_of, schema_of
 
 SCHEMA = describe(parser_of("0.5.23"))
 SECRET = "sk-never-to-be-seen"
@@ -738,6 +738,18 @@ def test_a_port_of_a_stranger_is_refused(supervisor: Supervisor, host: Host, ins
         launches.start(instance, host, SCHEMA, {})
         with pytest.raises(Refused, match=f"port {instance.port} is held by process {os.getpid()}"):
             launches.check(instance, host, SCHEMA)
+
+
+@pytest.mark.parametrize("option", ["nccl_port", "disaggregation_bootstrap_port"])
+def test_every_port_that_an_operator_gives_is_looked_at(
+    supervisor: Supervisor, host: Host, instance: Instance, option: str
+) -> None:
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        port = stranger.getsockname()[1]
+        with pytest.raises(Refused, match=f"port {port} is held by process {os.getpid()}"):
+            launches.check(dataclasses.replace(instance, args={option: str(port)}), host, schema_of("0.5.23"))
 
 
 def test_a_port_of_another_instance_is_refused_with_its_name(
