@@ -41,6 +41,8 @@ COLUMNS = {
     "model": "model",
     "arguments_compared": "arguments as asked",
     "tokens": "tokens",
+    "requests": "requests at a time",
+    "kv_tokens": "KV tokens",
 }
 
 

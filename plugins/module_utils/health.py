@@ -12,21 +12,24 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, sockets
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils import release as releases
-from ansible_collections.gpuops.sglang.plugins.module_utils import sockets
-from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import SECRET, compared
+from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import SECRET
+from ansible_collections.gpuops.sglang.plugins.module_utils.diagnosis import Diagnosis, diagnose
+from ansible_collections.gpuops.sglang.plugins.module_utils.effective import effective
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
 HTTP_TIMEOUT = 30  # s: SGLang's own health check gives up after 20
 POLL = 1  # s
 TOKENS = 8
-EVIDENCE_LINES = 10
+LOG_LINES = 5000  # of a launch that are read for the cause of its end
 
 
 class Unhealthy(Exception):
@@ -47,6 +50,8 @@ class Verdict:
     arguments_compared: int
     tokens: int
     restarts: int
+    requests: str  # at a time, e.g. '4 of 48' where SGLang meant to take 48; '' if it does not tell
+    kv_tokens: int | None  # room of the KV cache
 
 
 def verify(state: Path, instance: str, timeout: int) -> dict[str, Any]:
@@ -61,7 +66,7 @@ def verify(state: Path, instance: str, timeout: int) -> dict[str, Any]:
         raise Refused(f"instance '{instance}': its release {record['release']} is damaged or gone: deploy it again")
     secrets = launches.secrets_of(state, instance, launch)
     server = _Server(record, secrets.get("api_key"))
-    identity = _wait(record, secrets, server, timeout)
+    identity = _wait(record, secrets, schema, server, timeout)
 
     model = server.ask("/model_info")
     if model.get("weight_version") != launch:
@@ -70,15 +75,15 @@ def verify(state: Path, instance: str, timeout: int) -> dict[str, Any]:
             f"but the unit carries {launch!r}: deploy again"
         )
     reported = server.ask("/server_info")
-    own = {"host": record["host"], "port": record["port"], "model_path": record["model"]}
-    arguments = compared({**record["args"], **record.get("accepted", {}), **own}, schema, reported)
-    different = [one for one in arguments if not one.same]
-    if different:
-        told = [f"{one.option}: requested {one.requested!r}, the server reports {one.reported!r}" for one in different]
+    asked = {**record["args"], **record.get("accepted", {})}
+    asked.update(host=record["host"], port=record["port"], model_path=record["model"])
+    found = effective(asked, schema, reported, record.get("accept_changes", ()))
+    if found.differences:
         raise Unhealthy(
             f"instance '{instance}', launch {launch}: the server runs with other arguments than requested:\n  "
-            + "\n  ".join(told)
-            + "\nAsk for the reported value, or correct what makes SGLang change it."
+            + "\n  ".join(found.differences)
+            + "\nAsk for what is reported, correct what makes SGLang change it, or accept it with a reason in "
+            "sglang_server_accept_changes."
         )
     tokens = _generate(instance, server, launch) if model.get("is_generation", True) else 0
     return asdict(
@@ -90,11 +95,18 @@ def verify(state: Path, instance: str, timeout: int) -> dict[str, Any]:
             main_pid=identity.main_pid,
             port=record["port"],
             model=record["model"],
-            arguments_compared=len(arguments),
+            arguments_compared=found.arguments,
             tokens=tokens,
             restarts=identity.restarts,
+            requests=_of(found.requests, record.get("resolved", {}).get("max_running_requests")),
+            kv_tokens=found.tokens,
         )
     )
+
+
+def _of(effective: int | None, meant: int | None) -> str:
+    told = "" if effective is None else str(effective)
+    return f"{told} of {meant}" if told and meant and meant > (effective or 0) else told
 
 
 class _Server:
@@ -132,7 +144,9 @@ class _Server:
             return False
 
 
-def _wait(record: Mapping[str, Any], secrets: Mapping[str, str], server: _Server, timeout: int) -> systemd.Identity:
+def _wait(
+    record: Mapping[str, Any], secrets: Mapping[str, str], schema: Schema, server: _Server, timeout: int
+) -> systemd.Identity:
     instance, launch, port = record["instance"], record["launch"], record["port"]
     end = time.monotonic() + timeout
     first = identity = systemd.identity(instance)
@@ -141,7 +155,11 @@ def _wait(record: Mapping[str, Any], secrets: Mapping[str, str], server: _Server
         if identity.active not in ("active", "reloading") or identity.restarts > first.restarts:
             ended = first.invocation if first.active == "active" else ""
             ended = ended or systemd.last_invocation(instance, record["started"]) or identity.invocation
-            raise Unhealthy(_ended(record, identity, _evidence(secrets, ended)))
+            found = _diagnosis(ended, schema)
+            how = identity.exit_status or identity.result
+            what = f"instance '{instance}', launch {launch}: the server ended while {found.stage} ({how})"
+            now = f"the service is {identity.active} ({identity.sub}) after {identity.restarts} restarts"
+            raise Unhealthy(_report(what, found, secrets, ended, now))
         running = systemd.running_launch(identity.main_pid)
         if running not in (None, launch):
             raise Unhealthy(
@@ -157,25 +175,27 @@ def _wait(record: Mapping[str, Any], secrets: Mapping[str, str], server: _Server
         if running and owners and server.is_up():
             return identity
         if time.monotonic() > end:
-            raise Unhealthy(
-                f"instance '{instance}', launch {launch}: not healthy after {timeout} s, process {identity.main_pid} "
-                f"still runs. {_evidence(secrets, identity.invocation)}"
-                "\nIf it still loads, raise sglang_health_timeout."
-            )
+            found = _diagnosis(identity.invocation, schema)
+            what = f"instance '{instance}', launch {launch}: not healthy after {timeout} s, it is {found.stage}"
+            if not found.remedy:
+                found = replace(found, remedy="if it still loads, raise sglang_health_timeout")
+            now = f"process {identity.main_pid} still runs"
+            raise Unhealthy(_report(what, found, secrets, identity.invocation, now))
         time.sleep(POLL)
         identity = systemd.identity(instance)
 
 
-def _ended(record: Mapping[str, Any], identity: systemd.Identity, evidence: str) -> str:
-    end = identity.exit_status or identity.result
-    state = f"{identity.active} ({identity.sub}), {end}, {identity.restarts} restarts"
-    return f"instance '{record['instance']}', launch {record['launch']}: the server ended: {state}. {evidence}"
-
-
-def _evidence(secrets: Mapping[str, str], invocation: str) -> str:
-    lines = [_masked(line, secrets) for line in systemd.log(invocation, EVIDENCE_LINES)] or ["(it wrote nothing)"]
+def _report(what: str, found: Diagnosis, secrets: Mapping[str, str], invocation: str, now: str) -> str:
+    """Return cause, evidence, next step, what there is now and where the whole log is (DESIGN: Errors)."""
+    evidence = [_masked(line, secrets) for line in found.evidence] or ["(it wrote nothing)"]
+    cause = f": {_masked(found.cause, secrets)}" if found.cause else ""
+    step = f"\nNext: {found.remedy}." if found.remedy else ""
     whole = f"journalctl _SYSTEMD_INVOCATION_ID={invocation}"
-    return f"The end of this launch's own log (all of it: {whole}):\n  " + "\n  ".join(lines)
+    return f"{what}{cause}\n  " + "\n  ".join(evidence) + f"{step}\nNow: {now}. All of this launch's log: {whole}"
+
+
+def _diagnosis(invocation: str, schema: Schema) -> Diagnosis:
+    return diagnose("\n".join(systemd.log(invocation, LOG_LINES)), schema, gpu.memory_total())
 
 
 def _masked(line: str, secrets: Mapping[str, str]) -> str:

@@ -56,7 +56,6 @@ class Preflight:
         accepted = [row for row in self.options if row.verdict == "accepted"]
         return {
             "accepted": {row.option: row.resolved for row in accepted},
-            "accepted_because": {row.option: row.instead for row in accepted},
             "resolved": dict(self.resolved),
             "warnings": list(self.warnings),
         }

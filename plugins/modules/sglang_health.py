@@ -10,7 +10,8 @@ short_description: Prove that SGLang instances serve as they were deployed
 description:
   - Waits until the service of each instance is healthy; the wait ends at once when its process ends.
   - Proves that the listening socket belongs to the service, that the answers come from the launch that the unit
-    carries, that the reported arguments are those that were requested, and that tokens are generated.
+    carries, that the server and each of its schedulers run with the arguments that were requested, and that tokens
+    are generated.
   - Changes nothing. A probe costs one short generation for each instance.
 author: gpuops contributors (@gpuops)
 options:
@@ -79,6 +80,14 @@ verdicts:
       type: int
     tokens:
       description: Number of tokens that were generated; 0 for a model that does not generate.
+      type: int
+    requests:
+      description:
+        - How many requests the schedulers take at a time, all together, for example V(4 of 48) where SGLang was to take
+          48 and has memory for 4; empty if it does not tell.
+      type: str
+    kv_tokens:
+      description: How many tokens the KV caches hold, all together; V(null) if SGLang does not tell.
       type: int
 """
 

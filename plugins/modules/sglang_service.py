@@ -126,7 +126,7 @@ def _proved(instances: list, host: launch.Host, schema: dict, module: SecretiveM
     problems = [problem for answer in answers for problem in answer.problems]
     if problems:
         raise Refused("; ".join(problems))
-    return {answer.instance: answer.for_record() for answer in answers}
+    return {answer.instance: {**answer.for_record(), "accept_changes": accepted} for answer in answers}
 
 
 def _check_host(instances: list) -> None:

@@ -169,6 +169,8 @@ def test_a_healthy_server(deployment: Deployment) -> None:
         "arguments_compared": 6,
         "tokens": 8,
         "restarts": 0,
+        "requests": "",
+        "kv_tokens": None,
     }
     assert [(method, path) for method, path, _ in deployment.server.asked] == [
         ("GET", "/health"),
@@ -300,36 +302,41 @@ def test_a_process_that_is_not_yet_the_server_is_waited_for(deployment: Deployme
 
 
 def test_a_server_that_does_not_get_healthy(deployment: Deployment) -> None:
+    deployment.log = ["[2026-11-29 17:25:56] Load weight begin. avail mem=25.02 GB", "25 %\r50 %"]
     deployment.server.statuses["/health"] = [503] * 99
     assert deployment.failure(timeout=0) == (
-        f"instance 'a', launch {LAUNCH}: not healthy after 0 s, process 4711 still runs. "
-        f"The end of this launch's own log (all of it: journalctl _SYSTEMD_INVOCATION_ID={INVOCATION}):\n"
-        "  loading\n  ready\n"
-        "If it still loads, raise sglang_health_timeout."
+        f"instance 'a', launch {LAUNCH}: not healthy after 0 s, it is loading weights\n"
+        "  [2026-11-29 17:25:56] Load weight begin. avail mem=25.02 GB\n  25 %\n  50 %\n"
+        "Next: if it still loads, raise sglang_health_timeout.\n"
+        f"Now: process 4711 still runs. All of this launch's log: journalctl _SYSTEMD_INVOCATION_ID={INVOCATION}"
     )
 
 
 @pytest.mark.parametrize(
-    ("facts", "state"),
+    ("facts", "how", "now"),
     [
         (
             {"active": "failed", "sub": "failed", "exit_status": "exited 1", "main_pid": 0},
-            "failed (failed), exited 1, 0 restarts",
+            "exited 1",
+            "failed (failed) after 0 restarts",
         ),
         (
             {"active": "activating", "sub": "auto-restart", "exit_status": "killed 9", "main_pid": 0, "restarts": 1},
-            "activating (auto-restart), killed 9, 1 restarts",
+            "killed 9",
+            "activating (auto-restart) after 1 restarts",
         ),
-        ({"active": "inactive", "sub": "dead", "main_pid": 0}, "inactive (dead), success, 0 restarts"),
-        ({"restarts": 1, "exit_status": "dumped 6"}, "active (running), dumped 6, 1 restarts"),
+        ({"active": "inactive", "sub": "dead", "main_pid": 0}, "success", "inactive (dead) after 0 restarts"),
+        ({"restarts": 1, "exit_status": "dumped 6"}, "dumped 6", "active (running) after 1 restarts"),
     ],
 )
 @pytest.mark.parametrize("looks", [0, 3], ids=["before", "while it is waited for"])
-def test_a_process_that_has_ended(deployment: Deployment, facts: dict[str, Any], state: str, looks: int) -> None:
+def test_a_process_that_has_ended(
+    deployment: Deployment, facts: dict[str, Any], how: str, now: str, looks: int
+) -> None:
     if facts.get("restarts") and not looks and facts.get("active") is None:
         looks = 1  # a restart shows only against an earlier look
     deployment.server.statuses["/health"] = [503] * 99
-    deployment.log = ["Traceback", "torch.OutOfMemoryError: tried to allocate 4 GiB"]
+    deployment.log = ["Traceback (most recent call last):", "torch.OutOfMemoryError: tried to allocate 4 GiB"]
 
     def end() -> None:
         if deployment.looked >= looks:
@@ -338,9 +345,13 @@ def test_a_process_that_has_ended(deployment: Deployment, facts: dict[str, Any],
     deployment.meanwhile = end
     text = deployment.failure(timeout=600)
     assert text.startswith(
-        f"instance 'a', launch {LAUNCH}: the server ended: {state}. The end of this launch's own log"
+        f"instance 'a', launch {LAUNCH}: the server ended while reading its arguments ({how}): "
+        "torch.OutOfMemoryError: tried to allocate 4 GiB\n"
     )
-    assert text.endswith(":\n  Traceback\n  torch.OutOfMemoryError: tried to allocate 4 GiB")
+    assert "\nNext: lower 'mem_fraction_static', which leaves more beside the caches" in text
+    assert text.endswith(
+        f"\nNow: the service is {now}. All of this launch's log: journalctl _SYSTEMD_INVOCATION_ID={INVOCATION}"
+    )
     assert deployment.looked <= looks + 2  # at once
 
 
@@ -363,8 +374,9 @@ def test_the_evidence_is_of_the_process_that_was_followed(
 
     deployment.meanwhile = restart
     text = deployment.failure(timeout=600)
-    assert "the server ended: active (running), killed 9, 1 restarts." in text
-    assert text.endswith(f"journalctl _SYSTEMD_INVOCATION_ID={INVOCATION}):\n  torch.OutOfMemoryError")
+    assert "the server ended while reading its arguments (killed 9)" in text and "after 1 restarts" in text
+    assert "torch.OutOfMemoryError" in text and "loading again" not in text
+    assert text.endswith(f"journalctl _SYSTEMD_INVOCATION_ID={INVOCATION}")
 
 
 @pytest.mark.parametrize(("known", "told"), [(NEXT, NEXT), ("", INVOCATION)], ids=["in the journal", "not there"])
@@ -373,13 +385,13 @@ def test_the_evidence_of_a_process_that_had_ended_before(
 ) -> None:
     monkeypatch.setattr(systemd, "last_invocation", lambda name, started: known)
     deployment.change(active="failed", sub="failed", main_pid=0)
-    assert f"(all of it: journalctl _SYSTEMD_INVOCATION_ID={told})" in deployment.failure()
+    assert deployment.failure().endswith(f"journalctl _SYSTEMD_INVOCATION_ID={told}")
 
 
 def test_a_process_that_wrote_nothing(deployment: Deployment) -> None:
     deployment.log = []
     deployment.change(active="failed", sub="failed")
-    assert deployment.failure().endswith("(it wrote nothing)")
+    assert "\n  (it wrote nothing)\nNow: " in deployment.failure()
 
 
 def test_evidence_is_short_and_without_secrets(deployment: Deployment) -> None:
@@ -390,10 +402,12 @@ def test_evidence_is_short_and_without_secrets(deployment: Deployment) -> None:
         *(f"line {number}" for number in range(7)),
     ]
     deployment.change(active="failed", sub="failed")
-    lines = deployment.failure().split("\n  ")
-    assert lines[1:3] == ["(a line with secrets was left out)"] * 2
-    assert lines[3] == "x" * 400
-    assert len(lines) == 11
+    text = deployment.failure()
+    assert KEY not in text
+    lines = text.partition("\nNow: ")[0].split("\n  ")[1:]
+    assert lines[:2] == ["(a line with secrets was left out)"] * 2
+    assert lines[2] == "x" * 400
+    assert len(lines) == 10
 
 
 def test_the_value_of_a_secret_is_not_in_the_evidence_whatever_its_name(deployment: Deployment) -> None:
@@ -409,8 +423,15 @@ def test_the_value_of_a_secret_is_not_in_the_evidence_whatever_its_name(deployme
         "401: set HF_TOKEN",
     ]
     deployment.change(active="failed", sub="failed")
-    lines = deployment.failure().split("\n  ")[1:]
-    assert lines == ["(a line with secrets was left out)"] * 5 + ["first of all  ", "401: set HF_TOKEN"]
+    lines = deployment.failure().partition("\nNow: ")[0].split("\n  ")[1:]
+    assert lines == ["(a line with secrets was left out)"] * 5 + ["first of all", "401: set HF_TOKEN"]
+
+
+def test_a_secret_is_not_in_the_cause_either(deployment: Deployment) -> None:
+    deployment.log = ["Traceback (most recent call last):", f"ValueError: the key {KEY} is wrong"]
+    deployment.change(active="failed", sub="failed")
+    text = deployment.failure()
+    assert KEY not in text and ": (a line with secrets was left out)\n" in text
 
 
 def test_an_older_launch_that_still_runs(deployment: Deployment) -> None:
@@ -442,8 +463,29 @@ def test_another_argument_than_requested(deployment: Deployment, field: str, val
     assert deployment.failure() == (
         f"instance 'a', launch {LAUNCH}: the server runs with other arguments than requested:\n  "
         + told.format(port=deployment.server.server_port)
-        + "\nAsk for the reported value, or correct what makes SGLang change it."
+        + "\nAsk for what is reported, correct what makes SGLang change it, or accept it with a reason in "
+        "sglang_server_accept_changes."
     )
+
+
+def test_what_the_memory_allows_is_told_and_refused_only_where_more_was_asked_for(deployment: Deployment) -> None:
+    state = {"effective_max_running_requests_per_dp": 4, "memory_usage": {"token_capacity": 753185}}
+    deployment.server.bodies["/server_info"] |= {"max_running_requests": 48, "internal_states": [state]}
+    deployment.record["resolved"] = {"max_running_requests": 48}
+    verdict = deployment.verify()
+    assert (verdict["requests"], verdict["kv_tokens"]) == ("4 of 48", 753185)
+    deployment.record["args"]["max_running_requests"] = 48
+    assert "max_running_requests: requested 48, the memory that is left allows 4" in deployment.failure()
+    deployment.record["accept_changes"] = {"max_running_requests": "enough for us"}
+    assert deployment.verify()["requests"] == "4 of 48"
+
+
+def test_an_accepted_change_is_expected_as_it_was_resolved(deployment: Deployment) -> None:
+    deployment.server.bodies["/server_info"]["tp_size"] = 2
+    deployment.record["accepted"] = {"tp_size": 2}
+    assert deployment.verify()["tokens"] == 8
+    deployment.record["accepted"] = {"tp_size": 4}
+    assert "tp_size: requested" in deployment.failure()
 
 
 @pytest.mark.parametrize("meta", [{"completion_tokens": 0}, {}, {"completion_tokens": 8, "weight_version": "default"}])

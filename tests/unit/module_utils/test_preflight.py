@@ -163,7 +163,7 @@ def test_the_record_has_what_is_to_be_effective() -> None:
         preflight.Judged("tp_size", 1, 1, "kept"),
     )
     told = preflight.Preflight("a", "0.5.23", False, rows, (), ("W",), {"tp_size": 1}).for_record()
-    assert told == {"accepted": {"page_size": 64}, "accepted_because": {"page_size": "measured"},
+    assert told == {"accepted": {"page_size": 64},
                     "resolved": {"tp_size": 1}, "warnings": ["W"]}  # fmt: skip
 
 

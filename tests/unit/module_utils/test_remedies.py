@@ -9,7 +9,7 @@ import re
 
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import canonical
-from ansible_collections.gpuops.sglang.plugins.module_utils.remedies import STRATEGY, remedy
+from ansible_collections.gpuops.sglang.plugins.module_utils.remedies import REMEDIES, remedy
 from conftest import releases, schema_of
 
 NO_BUFFER = (
@@ -56,18 +56,30 @@ def test_the_next_step(version: str, words: str, said: str) -> None:
     assert said in remedy(words, schema_of(version))
 
 
+STRATEGY = ("mamba_radix_cache_strategy", "mamba_scheduler_strategy")
 WITH_STRATEGY = [version for version in releases() if any(canonical(name, schema_of(version)) for name in STRATEGY)]
 
 
 @pytest.mark.parametrize("version", WITH_STRATEGY)
 def test_every_option_that_is_advised_is_in_the_release(version: str) -> None:
     schema = schema_of(version)
-    for words in (
-        NO_BUFFER,
-        "no_buffer do not support overlap schedule",
-        "context_length (9) is greater than the derived context_length (4)",
-        "Can't load tokenizer",
-        "requires trust_remote_code",
-    ):
-        for name in re.findall(r"'([a-z_]+)'", remedy(words, schema)):
-            assert name in ("env", "model", "secrets") or canonical(name, schema), name
+    for pattern, _advice in REMEDIES:
+        words = sample(pattern)
+        advice = remedy(words, schema)
+        assert "{" not in advice, advice
+        for name in re.findall(r"'([a-z_]+)'", advice):
+            assert name in ("env", "model", "port", "secrets") or canonical(name, schema), (pattern, name)
+
+
+def sample(pattern: str) -> str:
+    """Return words that the first alternative of a pattern matches."""
+    words = re.sub(r"\(\?:(.*?)\|.*?\)\??", r"\1", re.split(r"\|(?![^(]*\))", pattern)[0])
+    words = re.sub(r"\(\\d\+\)|\\d\+", "7", words.replace(".*", " x ").lstrip("^"))
+    return re.sub(r"\\(\W)", r"\1", re.sub(r"\[(\w)\w*\]", r"\1", words)).replace("(?:es)?", "")
+
+
+@pytest.mark.parametrize("pattern", [pattern for pattern, _advice in REMEDIES])
+def test_no_entry_is_hidden_by_an_earlier_one(pattern: str) -> None:
+    words = sample(pattern)
+    first = next(other for other, _advice in REMEDIES if re.search(other, words))
+    assert first == pattern, words

@@ -89,7 +89,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         facts["started"].append(instance.name)
         assert told == {
             "accepted": {"page_size": 64},
-            "accepted_because": {"page_size": "measured"},
+            "accept_changes": {"page_size": "measured"},
             "resolved": {"a": 1},
             "warnings": ["W"],
         }
