@@ -34,6 +34,16 @@ SECRET = ("admin_api_key", "api_key", "ssl_keyfile_password")
 # The only words with a leading dash that argparse takes for a value of their own
 NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 
+# What SGLang stores for a value that it takes for another, so that nothing was changed: (option, written) -> stored.
+NORMALISED: dict[tuple[str, str], Any] = {
+    ("kv_cache_dtype", "bf16"): "bfloat16",
+    ("quantization", "unquant"): None,
+    ("speculative_algorithm", "NEXTN"): "EAGLE",
+    ("speculative_draft_model_quantization", "unquant"): None,
+    ("tool_call_parser", "glm45"): "glm",
+    ("tool_call_parser", "qwen25"): "qwen",
+}
+
 # Actions that store a constant, or a record of SGLang's own making, in place of the value.
 REPLACING = ("DeprecatedStoreConstAction", "LoRAPathAction")
 
@@ -161,9 +171,25 @@ def compared(args: Mapping[str, Any], schema: Schema, reported: Mapping[str, Any
         spellings = [spelling[2:].replace("-", "_") for spelling in (flag, *option["aliases"])]
         field = next((field for field in (name, *spellings, option["dest"]) if field in reported), None)
         if field is not None:
-            same = args[name] == "auto" or _same(_as_parsed(args[name], option), reported[field])
+            same = (
+                args[name] == "auto"
+                or _same(_as_parsed(args[name], option), reported[field])
+                or _stored_otherwise(field, args[name], reported)
+            )
             found.append(Compared(name, field, args[name], reported[field], same))
     return found
+
+
+def _stored_otherwise(field: str, written: Any, reported: Mapping[str, Any]) -> bool:
+    stored, text = reported[field], str(written)
+    if (field, text) in NORMALISED:
+        return bool(stored == NORMALISED[field, text])
+    if field == "dp_size" and stored == 1:
+        # since 0.5.22 attention DP has a size of its own, and enable_dp_attention moves this one there
+        return str(reported.get("attn_dp_size")) == text
+    if field == "device":
+        return bool(text.partition(":")[0] == stored)
+    return isinstance(stored, str) and text.replace(", ", ",") == stored
 
 
 def _flag(name: str, schema: Schema) -> str:

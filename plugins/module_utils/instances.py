@@ -47,14 +47,23 @@ def instance_problems(instances: Any) -> list[str]:
             problems.append(f"{label} has the port {port}, which {ports[port]} has too: change one")
         else:
             ports[port] = label
-        args = instance.get("args")
-        for option, value in args.items() if isinstance(args, Mapping) else ():
-            other = _port(value) if str(option).endswith("_port") else None
+        for option, other in bound_ports(instance.get("args")).items():
             if other in ports:
                 problems.append(f"{label} has the {option} {other}, which is the port of {ports[other]}: change one")
-            elif other is not None:
+            else:
                 ports[other] = f"{label} ({option})"
     return problems
+
+
+def bound_ports(args: Any) -> dict[str, int]:
+    """Return option -> port of the further ports that a server listens on because its arguments say so."""
+    if not isinstance(args, Mapping):
+        return {}
+    ports = {str(option): _port(value) for option, value in args.items() if str(option).endswith("_port")}
+    ports.pop("remote_instance_weight_loader_seed_instance_service_port", None)  # another server's
+    if args.get("disaggregation_mode") != "prefill" and not args.get("enable_pd_role_switch"):
+        ports.pop("disaggregation_bootstrap_port", None)  # where its prefill server listens
+    return {option: port for option, port in ports.items() if port is not None}
 
 
 def _port(value: Any) -> int | None:

@@ -6,6 +6,7 @@
     STATE/INSTANCE/home/                     the server's; nothing in it is believed
     STATE/INSTANCE/launches/ID/launch.json   what was asked
     STATE/INSTANCE/launches/ID/unit          the unit file as it was
+    STATE/INSTANCE/launches/ID/verdict.json  what was proved of it; without it the launch was never seen to serve
     STATE/INSTANCE/launches/ID/secrets.yaml  SGLang's --config file, readable by the service user only
     STATE/INSTANCE/launches/ID/secrets.env   secret variables, read by systemd before it gives up root
 
@@ -20,13 +21,14 @@ import pwd
 import re
 import secrets as random
 import shutil
+import stat
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, sockets
+from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, model_files, sockets
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import (
     ArgumentProblem,
     secret_problems,
@@ -40,8 +42,12 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
     write_whole,
     writing_below,
 )
+from ansible_collections.gpuops.sglang.plugins.module_utils.instances import bound_ports
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
+LOCK = Path("/run/gpuops-sglang.lock")
+LOCK_FOR = "starts instances on this host"
+LOCK_WAIT = 180  # s: a server may take a minute to stop
 KEPT_LAUNCHES = 5
 PLAIN_PATH = re.compile(r"(/[A-Za-z0-9._-]+)+")
 PLACEHOLDER = "LAUNCH"  # stands for the id where two launches are compared
@@ -151,7 +157,7 @@ def check(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> N
         raise Refused(f"{where}: {'; '.join(problems)}")
     if _uid(host.user) == 0:
         raise Refused(f"{where}: '{host.user}' is root: set sglang_server_user to a user of its own, which is created")
-    if instance.model.startswith("/") and not Path(instance.model, "config.json").is_file():
+    if instance.model.startswith("/") and not model_files.is_model(Path(instance.model)):
         raise Refused(f"{where}: the model directory {instance.model} has no config.json: correct 'model' or mount it")
     for path in (host.release, host.state):
         if not PLAIN_PATH.fullmatch(str(path)):
@@ -163,7 +169,7 @@ def check(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> N
             f"{where}: this host has a unit {name} that is not of this tool: remove it or rename the instance"
         )
     ours = systemd.identity(instance.name) if unit else None
-    for port in (instance.port, *_other_ports(instance.args)):
+    for port in (instance.port, *bound_ports(instance.args).values()):
         for listener in sockets.listeners(port):
             if ours and listener.in_cgroup(ours.cgroup):
                 continue
@@ -172,12 +178,6 @@ def check(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> N
                 way = f"move that one first, or end it with 'systemctl disable --now {systemd.unit_name(other)}'"
                 raise Refused(f"{where}: port {port} is held by instance '{other}' of this host: {way}")
             raise Refused(f"{where}: port {port} is held by {listener.label}: end it or choose another port")
-
-
-def _other_ports(args: Mapping[str, Any]) -> list[int]:
-    """Return the further ports that an operator gives a server, e.g. nccl_port."""
-    values = [str(value) for name, value in sorted(args.items()) if name.endswith("_port")]
-    return [int(value) for value in values if value.isdecimal()]
 
 
 def compare(
@@ -217,7 +217,7 @@ def start(instance: Instance, host: Host, schema: Mapping[str, Any], told: Mappi
 
     `told` goes into the record: what the preflight said of it.
     """
-    launch = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + "-" + random.token_hex(3)
+    launch = _new_id()
     user = _ensure_user(host.user)
     folder, home = host.launch_folder(instance.name, launch), host.home(instance.name)
     os.umask(0o022)
@@ -248,6 +248,65 @@ def start(instance: Instance, host: Host, schema: Mapping[str, Any], told: Mappi
     }
     write_whole(folder / "launch.json", json.dumps(record, indent=1, sort_keys=True), 0o640)
     systemd.start_launch(instance.name, unit)
+    _prune(folder.parent, launch)
+    return launch
+
+
+def _new_id() -> str:
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + "-" + random.token_hex(3)
+
+
+def keep_verdict(state: Path, instance: str, launch: str, verdict: Mapping[str, Any]) -> None:
+    """Write down once what was proved of a launch: from then on a failed one can return to it."""
+    path = state / instance / "launches" / launch / "verdict.json"
+    if not path.exists():
+        write_whole(path, json.dumps(verdict, indent=1, sort_keys=True), 0o640)
+
+
+def is_good(state: Path, instance: str, launch: str) -> bool:
+    """Tell whether a launch was proved to serve."""
+    return (state / instance / "launches" / launch / "verdict.json").is_file()
+
+
+def last_good(state: Path, instance: str, other_than: str | None) -> str | None:
+    """Return the newest launch that was proved to serve and can be started again, or None."""
+    launches = sorted((state / instance / "launches").glob("*/verdict.json"), reverse=True)
+    names = [path.parent.name for path in launches if path.parent.name != other_than]
+    return next((name for name in names if not again_problem(state, instance, name)), None)
+
+
+def again_problem(state: Path, instance: str, launch: str) -> str | None:
+    """Return why an earlier launch can not be started again, or None."""
+    folder = state / instance / "launches" / launch
+    record = _read_record(folder)
+    if record is None or not (folder / "unit").is_file():
+        return f"launch {launch} of instance '{instance}' is not kept in {folder.parent}: name one that is"
+    if not Path(record["release"], "venv/bin/python").exists():
+        return f"the release {record['release']} of launch {launch} is gone: install it again, or name another launch"
+    return None
+
+
+def start_again(state: Path, instance: str, earlier: str) -> str:
+    """Start what an earlier launch was, as a new launch, and return its id."""
+    problem = again_problem(state, instance, earlier)
+    if problem:
+        raise Refused(problem)
+    launch, old = _new_id(), state / instance / "launches" / earlier
+    folder = old.with_name(launch)
+    with writing_below(state):
+        folder.mkdir(mode=0o750)
+        os.chown(folder, old.stat().st_uid, old.stat().st_gid)
+        for path in [old / "unit", *old.glob("secrets.*")]:
+            text = (
+                path.read_bytes().decode().replace(earlier, launch)
+                if path.name == "unit"
+                else path.read_bytes().decode()
+            )
+            there = path.stat()
+            write_whole(folder / path.name, text, stat.S_IMODE(there.st_mode), (there.st_uid, there.st_gid))
+    record = {**(_read_record(old) or {}), "launch": launch, "started": time.time(), "again": earlier}
+    write_whole(folder / "launch.json", json.dumps(record, indent=1, sort_keys=True), 0o640)
+    systemd.start_launch(instance, (folder / "unit").read_text(encoding="utf-8"))
     _prune(folder.parent, launch)
     return launch
 
@@ -361,6 +420,9 @@ def _secrets_in_place(folder: Path) -> dict[str, str]:
 
 
 def _prune(folder: Path, launch: str) -> None:
+    """Keep the newest launches, and the newest that was proved to serve."""
     old = sorted(path for path in folder.iterdir() if path.name != launch)
+    good = [path for path in old if (path / "verdict.json").is_file()][-1:]
     for path in old[: -(KEPT_LAUNCHES - 1)]:
-        shutil.rmtree(path, ignore_errors=True)
+        if path not in good:
+            shutil.rmtree(path, ignore_errors=True)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+WEIGHTS = (".safetensors", ".bin", ".pt")  # that load_format auto takes
+INDEX = "model.safetensors.index.json"  # the only one that SGLang reads
 HEADER_LIMIT = 100_000_000  # bytes; the format's own limit
 # Quantization methods whose weights must have been quantized before; the others SGLang can apply while it loads.
 PREPARED = ("auto-round", "awq", "awq_marlin", "compressed-tensors", "gptq", "gptq_marlin", "marlin", "moe_wna16",
@@ -22,22 +23,40 @@ PREPARED = ("auto-round", "awq", "awq_marlin", "compressed-tensors", "gptq", "gp
 VOCABULARIES = ("tokenizer.json", "tekken.json", "vocab.json", "vocab.txt", "*.model", "*.tiktoken", "*.gguf", "*.py")
 
 
+def is_model(path: Path) -> bool:
+    """Tell whether `path` may be a model: a file (GGUF), a directory with a configuration, or hidden from root."""
+    try:
+        return path.is_file() or any((path / name).is_file() for name in ("config.json", "params.json"))
+    except PermissionError:
+        return True  # e.g. on a network file system that trusts no root; the service user is asked later
+
+
 def weight_problems(folder: Path) -> list[str]:
     """Return one sentence for each thing that keeps the weights in `folder` from being loaded whole."""
-    present = sorted(path for path in folder.iterdir() if path.suffix in WEIGHTS)
+    present = {path.name: path for path in folder.iterdir() if path.suffix in WEIGHTS and not path.name.startswith(".")}
+    present.pop("training_args.bin", None)
     if not present:
         return [f"{folder} holds no weights ({', '.join(WEIGHTS)}): finish the download"]
+    wanted = _indexed(folder / INDEX) or {
+        name for name in {*present, *_numbered(present)} if not name.startswith("consolidated")
+    }
     problems = []
-    names = {path.name for path in present}
-    missing = sorted({*_indexed(folder), *_numbered(names)} - names)
+    missing = sorted(wanted - present.keys())
     if missing:
         shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         problems.append(f"{folder} lacks {len(missing)} files of its weights ({shown}): finish the download")
-    for path in present:
-        problem = _safetensors_problem(path) if path.suffix == ".safetensors" else None
+    for name in sorted(wanted & present.keys()):
+        problem = _safetensors_problem(present[name]) if name.endswith(".safetensors") else None
         if problem:
-            problems.append(f"{path} {problem}: fetch it again")
+            problems.append(f"{present[name]} {problem}: fetch it again")
     return problems
+
+
+def processor_problem(folder: Path) -> str | None:
+    """Return a sentence if a model of more than text has nothing that says how to prepare pictures or sound."""
+    if any((folder / name).is_file() for name in ("preprocessor_config.json", "processor_config.json", "params.json")):
+        return None
+    return f"{folder} has no preprocessor_config.json, which a model of more than text needs"
 
 
 def tokenizer_problem(folder: Path) -> str | None:
@@ -61,13 +80,12 @@ def quantization_problem(folder: Path, quantization: str | None) -> str | None:
     return f"the weights in {folder} are not quantized, and {quantization} can not do it while loading"
 
 
-def _indexed(folder: Path) -> Iterator[str]:
-    for index in folder.glob("*.index.json"):
-        files = _mapping(index).get("weight_map")
-        yield from map(str, files.values()) if isinstance(files, dict) else ()
+def _indexed(index: Path) -> set[str]:
+    files = _mapping(index).get("weight_map")
+    return set(map(str, files.values())) if isinstance(files, dict) else set()
 
 
-def _numbered(names: set[str]) -> Iterator[str]:
+def _numbered(names: Iterable[str]) -> Iterator[str]:
     """Yield every name of a row like model-00001-of-00003.safetensors of which one is there."""
     for name in names:
         found = re.fullmatch(r"(.+-)(\d{5})(-of-)(\d{5})(\.\w+)", name)
@@ -78,6 +96,8 @@ def _numbered(names: set[str]) -> Iterator[str]:
 
 def _safetensors_problem(path: Path) -> str | None:
     """Compare the size of a file with its header: 8 bytes of the header's length, the header, the tensors."""
+    if not path.is_file():
+        return "is no file, or a link to nowhere"
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
@@ -88,7 +108,7 @@ def _safetensors_problem(path: Path) -> str | None:
             header = json.loads(file.read(length))
             tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
             end = max((tensor["data_offsets"][1] for tensor in tensors), default=0)
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
             return "has a damaged header"
     wanted = 8 + length + end
     return None if size == wanted else f"has {size} of {wanted} bytes"

@@ -10,11 +10,13 @@ SGLang's part runs as the service user: a model may bring code of its own.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import json
 import os
 import pwd
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +29,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import (
     SECRET,
     TYPES,
     argument_problems,
+    secret_problems,
     secrets_text,
 )
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, last_lines, write_whole, writing_below
@@ -35,6 +38,9 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.preflight_judge impo
 
 TIMEOUT = 900  # s: a cold start of the interpreter took 125 s
 MASK = "(secret)"
+# Fields that may hold a secret wherever it is from
+HIDDEN = (*SECRET, "watermark_config", "watermark_key", "watermark_key_b")
+SHORTEST = 8  # characters of a value inside a JSON secret that is looked for elsewhere; a shorter one may be any word
 LOADED_WHOLE = ("auto", "safetensors", "pt")  # values of load_format that read all files of a directory
 
 
@@ -71,13 +77,12 @@ def preflight(
     cached = report is not None
     if report is None:
         report = _ask(instance, host, schema)
-        if keep:
+        # what was refused may be put right by what the digest does not see, e.g. a driver, a permission, the network
+        if keep and not report["error"] and not report["problems"]:
             with writing_below(host.state):
                 place.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(place, json.dumps({"key": key, "report": report}), 0o600)
-    gpus = len(instance.gpus) or gpu.count()
-    found = _found(instance, report["resolved"])
-    rows, problems = judge(instance.args, schema, report, accepted, gpus, found)
+    rows, problems = judge(instance.args, schema, report, accepted, _found(instance, report))
     where = f"instance '{instance.name}'"
     return Preflight(
         instance=instance.name,
@@ -96,21 +101,30 @@ def examined(
 ) -> dict[str, Any]:
     """Do all that can be done without stopping anything, and return it as sglang_preflight does."""
     wrong = argument_problems(instance.args, schema)
+    refusals = []
+    answer = None
     try:
         launch.check(instance, host, schema)
-        answer = preflight(instance, host, schema, accepted, keep)
     except Refused as refused:
-        refusals = [
-            Judged(option, MASK if option in SECRET else instance.args[option], None, "refused", why=why)
-            for option, why in wrong.items()
-        ]
-        answer = Preflight(instance.name, "", False, tuple(refusals), (str(refused),), (), {})
+        refusals.append(str(refused))
+    # a port that is held, say, keeps no one from asking
+    if not wrong and not secret_problems(instance.secret_options, schema):
+        try:
+            answer = preflight(instance, host, schema, accepted, keep)
+        except Refused as refused:
+            refusals.append(str(refused))
+    if answer is None:
+        # what is written under a name that is no option may be anything
+        shown = {option: instance.args[option] if canonical(option, schema) else MASK for option in wrong}
+        shown.update((option, MASK) for option in wrong if option in SECRET)
+        rows = [Judged(option, shown[option], None, "refused", why=why) for option, why in wrong.items()]
+        answer = Preflight(instance.name, "", False, tuple(rows), (), (), {})
     return {
         "name": answer.instance,
         "sglang_version": answer.version,
         "cached": answer.cached,
         "options": [asdict(row) for row in answer.options],
-        "problems": list(answer.problems),
+        "problems": [*refusals, *answer.problems],
         "warnings": list(answer.warnings),
         "resolved": dict(answer.resolved),
         "steps": [{"step": step, "set": fields} for step, fields in answer.steps],
@@ -123,7 +137,6 @@ def _ask(instance: launch.Instance, host: launch.Host, schema: Schema) -> prefli
     home = host.home(instance.name)
     with tempfile.TemporaryDirectory(prefix="gpuops-preflight-") as name:
         folder = Path(name)
-        os.chown(folder, user.pw_uid, user.pw_gid)
         config = folder / "secrets.yaml"
         stand_ins = _stand_ins(instance.secret_options, schema)
         if stand_ins:
@@ -133,35 +146,42 @@ def _ask(instance: launch.Instance, host: launch.Host, schema: Schema) -> prefli
         if not home.is_dir():
             home = folder
             environment["HOME"] = str(folder)
+        os.chown(folder, user.pw_uid, user.pw_gid)  # from here on root writes nothing into it
         python = str(host.release / "venv/bin/python")
         try:
-            done = subprocess.run(
+            process = subprocess.Popen(
                 [python, "-", *words],
                 cwd=home,
                 env=environment,
-                input=inspect.getsource(preflight_probe),
-                capture_output=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
-                timeout=TIMEOUT,
-                check=False,
                 user=user.pw_uid,
                 group=user.pw_gid,
                 extra_groups=os.getgrouplist(user.pw_name, user.pw_gid),
+                start_new_session=True,
             )
-        except subprocess.TimeoutExpired:
-            raise Refused(f"instance '{instance.name}': SGLang took over {TIMEOUT} s to read the arguments") from None
         except OSError as error:
             raise Refused(f"can not run {python} as the user '{user.pw_name}': {error.strerror}") from error
+        try:
+            stdout, stderr = process.communicate(inspect.getsource(preflight_probe), TIMEOUT)
+        except subprocess.TimeoutExpired:
+            raise Refused(f"instance '{instance.name}': SGLang took over {TIMEOUT} s to read the arguments") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # also what it started
+            process.wait()
     try:
-        report: preflight_probe.Report = json.loads(done.stdout)
+        report: preflight_probe.Report = json.loads(stdout)
     except ValueError:
-        said = masked(" | ".join(last_lines(done.stderr, 5)), instance.secrets)
+        said = masked(" | ".join(last_lines(stderr, 5)), instance.secrets)
         raise Refused(
-            f"instance '{instance.name}': SGLang's check of the arguments ended with exit status {done.returncode} and "
-            f"no answer: {said}: install the release {host.release.name} again if it is damaged"
+            f"instance '{instance.name}': SGLang's check of the arguments ended with exit status {process.returncode} "
+            f"and no answer: {said}: install the release {host.release.name} again if it is damaged"
         ) from None
-    hidden = {name: MASK for name in instance.secret_options if name in report["resolved"]}
+    hidden = {name: MASK for name in (*instance.secret_options, *HIDDEN) if report["resolved"].get(name)}
     clean: preflight_probe.Report = masked({**report, "steps": []}, instance.secrets)
     clean["steps"] = masked([step for step in report["steps"] if not hidden.keys() & step[1].keys()], instance.secrets)
     clean["resolved"].update(hidden)
@@ -187,63 +207,84 @@ def masked(value: Any, secrets: Mapping[str, str]) -> Any:
 
 def _parts(secret: str) -> Iterator[str]:
     """Yield a secret as it may stand in a text."""
-    yield from filter(None, (secret, *secret.splitlines(), json.dumps(secret)[1:-1], repr(secret)[1:-1]))
+    forms = (secret, *secret.splitlines(), json.dumps(secret)[1:-1], repr(secret)[1:-1])
+    yield from (form for form in forms if form.strip())
     try:
-        content = json.loads(secret)
-    except ValueError:
+        left = [json.loads(secret)]
+    except (ValueError, RecursionError):
         return
-    inner = list(content.values()) if isinstance(content, dict) else content if isinstance(content, list) else []
-    for item in inner:
-        if not isinstance(item, bool) and item is not None:
-            yield from _parts(item if isinstance(item, str) else json.dumps(item))
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+        elif isinstance(value, str) and len(value) >= SHORTEST:
+            yield from (value, json.dumps(value)[1:-1], repr(value)[1:-1])
 
 
 def _stand_ins(secrets: Mapping[str, str], schema: Schema) -> dict[str, str]:
     """Return what stands for the secrets while SGLang is asked: the value itself only where SGLang reads into it."""
     kinds = {name: schema[canonical(name, schema) or name]["type"] for name in secrets}
-    return {name: value if kinds[name] in TYPES or value[:1] in "[{" else "stand-in" for name, value in secrets.items()}
+    read = {name: kinds[name] in TYPES or value.lstrip()[:1] in ("[", "{", "/") for name, value in secrets.items()}
+    return {name: value if read[name] else "stand-in" for name, value in secrets.items()}
 
 
-def _found(instance: launch.Instance, resolved: Mapping[str, Any]) -> list[Problem]:
+def _found(instance: launch.Instance, report: preflight_probe.Report) -> list[Problem]:
     """Return what is wrong with files that SGLang only reads when it loads the model."""
-    folder = Path(instance.model)
-    found = []
-    if folder.is_absolute() and resolved.get("load_format") in LOADED_WHOLE:
-        for problem in model_files.weight_problems(folder):
-            why, _colon, instead = problem.rpartition(": ")
-            found.append(Problem("model", why, instead))
+    try:
+        return list(_file_problems(Path(instance.model), report["resolved"], report["model"]))
+    except OSError:
+        return []  # root is not let in, as on some network file systems; SGLang has read what it must
+
+
+def _file_problems(model: Path, resolved: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[Problem]:
+    if model.is_absolute() and model.is_dir():
+        if resolved.get("load_format") in LOADED_WHOLE:
+            for problem in model_files.weight_problems(model):
+                why, _colon, instead = problem.rpartition(": ")
+                yield Problem("model", why, instead)
+        quantization = model_files.quantization_problem(model, resolved.get("quantization"))
+        if quantization:
+            yield Problem("quantization", quantization, "delete 'quantization', or take a quantized model")
+        processor = model_files.processor_problem(model) if told.get("multimodal") else None
+        if processor:
+            yield Problem("model", processor, "finish the download")
     tokenizer = Path(resolved.get("tokenizer_path") or "")
     if tokenizer.is_absolute() and tokenizer.is_dir() and not resolved.get("skip_tokenizer_init"):
         missing = model_files.tokenizer_problem(tokenizer)
         if missing:
-            found.append(Problem("tokenizer_path", missing, "finish the download, or set 'tokenizer_path'"))
-    quantization = model_files.quantization_problem(folder, resolved.get("quantization"))
-    if folder.is_absolute() and quantization:
-        found.append(Problem("quantization", quantization, "delete 'quantization', or take a quantized model"))
+            yield Problem("tokenizer_path", missing, "finish the download, or set 'tokenizer_path'")
     draft = resolved.get("speculative_draft_model_path") or ""
-    if draft.startswith("/") and not Path(draft, "config.json").is_file():
+    if draft.startswith("/") and not model_files.is_model(Path(draft)):
         why = f"'speculative_draft_model_path' is {draft}, which has no config.json"
-        found.append(Problem("speculative_draft_model_path", why, "correct the path or mount it"))
-    adapters = resolved.get("lora_paths") or []
-    for adapter in adapters.values() if isinstance(adapters, dict) else adapters:
-        path = adapter.get("lora_path", "") if isinstance(adapter, dict) else str(adapter)
+        yield Problem("speculative_draft_model_path", why, "correct the path or mount it")
+    for path in _adapters(resolved.get("lora_paths") or []):
         if path.startswith("/") and not Path(path, "adapter_config.json").is_file():
             why = f"'lora_paths' has {path}, which has no adapter_config.json"
-            found.append(Problem("lora_paths", why, "correct the path or mount it"))
-    return found
+            yield Problem("lora_paths", why, "correct the path or mount it")
+
+
+def _adapters(written: Any) -> list[str]:
+    """Return the paths of adapters: each is a path, NAME=PATH, or a record; or there is a mapping name -> path."""
+    entries = list(written.values()) if isinstance(written, dict) else written
+    paths = [entry.get("lora_path") if isinstance(entry, dict) else entry for entry in entries]
+    return [str(path).partition("=")[2] or str(path) for path in paths]
 
 
 def _key(instance: launch.Instance, host: launch.Host, schema: Schema) -> str:
     """Return a digest of all that SGLang's answer depends on."""
     words = launch.words(instance, schema, None, "preflight")
     inside = _stand_ins(instance.secret_options, schema)
-    paths = sorted({word for word in (*words, *instance.env.values()) if word.startswith("/")})
+    given = [word.rpartition("=")[2] for word in (*words, *instance.env.values())]
+    paths = sorted({word for word in given if word.startswith("/")})
     depends = [
         inspect.getsource(preflight_probe),
         _stamps(host.release / "release.json"),
         words,
         sorted(inside.items()),
         sorted(launch.environment(instance, host).items()),
+        sorted(instance.secret_env),
         [[path, *_stamps(Path(path))] for path in paths],
         gpu.inventory(),
         host.user,

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,16 +55,14 @@ def judge(
     schema: Schema,
     report: Report,
     accepted: Mapping[str, str],
-    gpus: int | None = None,
-    found: list[Problem] | None = None,
+    found: Sequence[Problem] = (),
 ) -> tuple[list[Judged], list[str]]:
     """Return the verdict on each requested option, and every problem on one line.
 
-    `accepted` names options and variables -> why a change is accepted, `gpus` is the number of GPUs that the server
-    can see (None: not known), `found` are problems of the model's files.
+    `accepted` names options and variables -> why a change is accepted, `found` are problems of the model's files.
     """
-    problems = [*_problems(args, schema, report, accepted, gpus), *(found or [])]
-    refused = {problem.option: problem for problem in problems}
+    problems = [*_problems(args, schema, report, accepted), *found]
+    refused = {_written(problem.option, args, schema): problem for problem in problems}
     rows, texts = [], [str(problem) for problem in problems]
     resolved = {one.option: one for one in compared(args, schema, report["resolved"])}
     for option in sorted(name for name, value in args.items() if value is not None):
@@ -94,12 +92,13 @@ def _compared(one: Compared, report: Report, accepted: Mapping[str, str]) -> Jud
     said = [text for text in report["messages"] if re.search(mentions, text)]
     said = said or [text for text in report["messages"] if one.field.replace("_", " ") in text.lower()]
     verdict = "accepted" if one.option in accepted else "changed"
-    instead = accepted.get(one.option) or f"ask for {one.reported!r}, or {ACCEPT}"
+    # SGLang may make its value of what is asked for, so asking for that value need not give it
+    instead = accepted.get(one.option) or f"delete it, which leaves it to SGLang, or {ACCEPT}"
     return Judged(one.option, one.requested, one.reported, verdict, by, " ".join(said), instead)
 
 
 def _problems(
-    args: Mapping[str, Any], schema: Schema, report: Report, accepted: Mapping[str, str], gpus: int | None
+    args: Mapping[str, Any], schema: Schema, report: Report, accepted: Mapping[str, str]
 ) -> Iterator[Problem]:
     version, resolved = report["version"], report["resolved"]
     if report["error"]:
@@ -114,20 +113,22 @@ def _problems(
             instead = f"write {near}" if near else "delete it from 'env'"
             yield Problem(name, f"SGLang {version} does not read the variable {name}", f"{instead}, or {ACCEPT}")
     if resolved:
-        yield from _ranges(args, resolved)
-        yield from _device(args, resolved, gpus)
-        yield from _divisions(resolved, report["model"])
+        yield from _ranges(compared(args, schema, resolved))
+        yield from _device(args, resolved, report["model"].get("gpus"))
+        if resolved["device"] != "cpu":  # there SGLang fills up with heads of zeros
+            yield from _divisions(resolved, report["model"])
 
 
-def _ranges(args: Mapping[str, Any], resolved: Mapping[str, Any]) -> Iterator[Problem]:
-    for option, value in sorted(resolved.items()):
-        if option not in args or not isinstance(value, (int, float)) or isinstance(value, bool):
+def _ranges(asked: Sequence[Compared]) -> Iterator[Problem]:
+    for one in asked:
+        value = one.reported
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
             continue
-        if option == "mem_fraction_static" and not 0 < value < 1:
-            why = f"'{option}' is {value}, but it is the share of the free GPU memory that SGLang takes"
-            yield Problem(option, why, "set it between 0 and 1, e.g. 0.85, or delete it")
-        if option in ("context_length", "max_running_requests", "max_total_tokens", "tp_size") and value < 1:
-            yield Problem(option, f"'{option}' is {value}", "set it to 1 or more, or delete it")
+        if one.field == "mem_fraction_static" and not 0 < value < 1:
+            why = f"'{one.option}' is {value}, but it is the share of the free GPU memory that SGLang takes"
+            yield Problem(one.option, why, "set it between 0 and 1, e.g. 0.85, or delete it")
+        if one.field in ("context_length", "max_running_requests", "max_total_tokens", "tp_size") and value < 1:
+            yield Problem(one.option, f"'{one.option}' is {value}", "set it to 1 or more, or delete it")
 
 
 def _device(args: Mapping[str, Any], resolved: Mapping[str, Any], gpus: int | None) -> Iterator[Problem]:
@@ -137,7 +138,8 @@ def _device(args: Mapping[str, Any], resolved: Mapping[str, Any], gpus: int | No
         yield Problem("device", why, "give it a GPU, or set 'device' to cpu if that is meant")
     groups = 1 if resolved.get("enable_dp_attention") else resolved.get("dp_size") or 1
     ranks = resolved["tp_size"] * resolved["pp_size"] * groups // (resolved.get("nnodes") or 1)
-    if device == "cuda" and gpus is not None and ranks > gpus:
+    last = (resolved.get("base_gpu_id") or 0) + (ranks - 1) * (resolved.get("gpu_id_step") or 1)
+    if device == "cuda" and gpus and last >= gpus:
         why = f"'tp_size', 'pp_size' and 'dp_size' make {ranks} ranks on this host, and the server sees {gpus} GPUs"
         yield Problem("tp_size", why, f"let them make at most {gpus}, or give the instance more 'gpus'")
 
@@ -162,6 +164,12 @@ def _divisions(resolved: Mapping[str, Any], model: Mapping[str, Any]) -> Iterato
     if experts and ep_size > 1 and total % ep_size:
         why = f"'ep_size' is {ep_size}, which does not divide the model's {total} experts"
         yield Problem("ep_size", why, "set it to a divisor")
+
+
+def _written(option: str, args: Mapping[str, Any], schema: Schema) -> str:
+    """Return the name under which an operator wrote an option, which may be an alias."""
+    flag = canonical(option, schema)
+    return next((name for name in args if flag and canonical(name, schema) == flag), option)
 
 
 def _named(words: str, args: Mapping[str, Any], schema: Schema) -> str:

@@ -78,21 +78,25 @@ def try_model(args: Any, report: Report) -> None:
     from sglang.srt.model_loader.utils import get_model_architecture
 
     resolved = report["resolved"]
+    gpus = None
     if resolved["device"] == "cuda":
         with noted(report, "cuda"):
             import torch
 
             if not torch.cuda.is_available():
                 raise RuntimeError("torch finds no usable CUDA device")
+            gpus = torch.cuda.device_count()
     config = ModelConfig.from_server_args(args)
     text = config.hf_text_config
-    experts = (getattr(text, name, None) for name in ("num_experts", "n_routed_experts", "num_local_experts"))
+    experts = [getattr(text, name, None) for name in ("num_experts", "n_routed_experts", "num_local_experts")]
     report["model"] = {
         "architectures": list(getattr(config.hf_config, "architectures", None) or ()),
         "attention_heads": getattr(config, "num_attention_heads", None),
         "context_length": config.context_len,
-        "experts": next(filter(None, experts), None),
+        "experts": next((number for number in experts if isinstance(number, int) and number), None),
+        "gpus": gpus,  # that this process can see
         "key_value_heads": getattr(config, "num_key_value_heads", None),
+        "multimodal": bool(getattr(config, "is_multimodal", False)),
         "quantization": getattr(config, "quantization", None),
     }
     with noted(report, "architecture"):
@@ -174,7 +178,9 @@ def unread_variables(package: Path) -> dict[str, str]:
     """Return the variables of this process that look like SGLang's but stand nowhere in it."""
     asked = {name for name in os.environ if VARIABLE.fullmatch(name.encode())}
     read = {word.decode() for text in texts_of(package) for word in VARIABLE.findall(text)} if asked else set()
-    return {name: next(iter(difflib.get_close_matches(name, read, n=1, cutoff=0.9)), "") for name in asked - read}
+    # every release takes SGL_X for SGLANG_X (srt/environ.py)
+    unread = {name for name in asked if not {name, name.replace("SGL_", "SGLANG_", 1)} & read}
+    return {name: next(iter(difflib.get_close_matches(name, read, n=1, cutoff=0.9)), "") for name in unread}
 
 
 def texts_of(package: Path) -> Iterator[bytes]:

@@ -158,7 +158,7 @@ REMEDIES: tuple[tuple[str, str], ...] = (
         "the weights are not complete: finish the download",
     ),
     (
-        r"trust_remote_code",
+        r"contains custom code|requires you to execute|trust_remote_code=True",
         "the model brings code of its own: read it, then set 'trust_remote_code' to true",
     ),
     (
@@ -170,7 +170,7 @@ REMEDIES: tuple[tuple[str, str], ...] = (
         "complete the model's directory with its processor files, e.g. preprocessor_config.json",
     ),
     (
-        r"tokenizer|Tokenizer|vocabulary|SentencePiece",
+        r"^tokenizer: |load (?:the )?tokenizer|SentencePiece",
         "complete the model's directory with its tokenizer files, or set 'tokenizer_path'",
     ),
     # the start's end

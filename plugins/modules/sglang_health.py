@@ -12,7 +12,8 @@ description:
   - Proves that the listening socket belongs to the service, that the answers come from the launch that the unit
     carries, that the server and each of its schedulers run with the arguments that were requested, and that tokens
     are generated.
-  - Changes nothing. A probe costs one short generation for each instance.
+  - Changes nothing that runs. A probe costs one short generation for each instance. The first verdict on a launch is
+    kept with its record, and a failed launch can return to one that has a verdict.
 author: gpuops contributors (@gpuops)
 options:
   instances:
@@ -30,7 +31,7 @@ options:
     default: 1800
 attributes:
   check_mode:
-    description: Does the same, since it changes nothing.
+    description: Does the same, but does not keep the verdict.
     support: full
   diff_mode:
     description: There is nothing to show.
@@ -96,6 +97,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.sglang.plugins.module_utils.health import Unhealthy, verify
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, require_root
+from ansible_collections.gpuops.sglang.plugins.module_utils.launch import keep_verdict
 
 
 def main() -> None:
@@ -109,13 +111,17 @@ def main() -> None:
         supports_check_mode=True,
     )
     verdicts, failures = [], []
+    state = Path(module.params["state_dir"])
     try:
         require_root()
     except Refused as refused:
         module.fail_json(msg=str(refused))
     for name in module.params["instances"]:
         try:
-            verdicts.append(verify(Path(module.params["state_dir"]), name, module.params["timeout"]))
+            verdict = verify(state, name, module.params["timeout"])
+            verdicts.append(verdict)
+            if not module.check_mode:
+                keep_verdict(state, name, verdict["launch"], verdict)
         except (Unhealthy, Refused) as problem:
             failures.append(str(problem))
     if failures:

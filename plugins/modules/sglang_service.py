@@ -73,9 +73,6 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.instance_spec import
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import instance_problems
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
-LOCK = Path("/run/gpuops-sglang.lock")
-LOCK_WAIT = 180  # s: a server may take a minute to stop
-
 
 def main() -> None:
     """Check all, compare all, start what differs, report."""
@@ -87,7 +84,7 @@ def main() -> None:
     try:
         _check_host(asked["instances"])
         # an interrupted deployment may still be at work here
-        with writing_below(LOCK.parent), only_one(LOCK, "starts instances on this host", LOCK_WAIT):
+        with writing_below(launch.LOCK.parent), only_one(launch.LOCK, launch.LOCK_FOR, launch.LOCK_WAIT):
             schema = release.schema(host.release)
             for instance in instances:
                 launch.check(instance, host, schema)

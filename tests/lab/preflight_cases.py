@@ -118,6 +118,7 @@ def put_model() -> None:
     folder.mkdir(exist_ok=True)
     for path in (SHARE / "models/tiny-qwen3").glob("tokenizer*"):
         shutil.copy(path, folder)
+    (folder / "preprocessor_config.json").write_text("{}")
     shutil.copy(Path(__file__).with_name("hybrid_config.json"), folder / "config.json")
 
 

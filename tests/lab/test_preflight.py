@@ -89,7 +89,7 @@ REFUSED = {
     "choice": (with_args(load_format="saftensors"), "did you mean 'safetensors'?"),
     "no_buffer with speculation": (hybrid(mamba_radix_cache_strategy="no_buffer"), NO_OVERLAP[1]),
     "context": (with_args(context_length=9000), "set 'context_length' to 4096 or less"),
-    "heads": (with_args(tp_size=3), "set it to one of 1, 2"),
+    "heads": (hybrid(tp_size=5), "set it to one of 1, 2, 3, 4, 6, 8, 12, 24"),
     "fraction": (with_args(mem_fraction_static=1.5), "set it between 0 and 1"),
     "tokenizer": (other(model="/srv/lab/models/no-tokenizer"), "finish the download, or set 'tokenizer_path'"),
     "architecture": (
@@ -108,7 +108,7 @@ REFUSED = {
     ),
     "change": (
         with_args(tp_size=2, attn_dp_size=2, schedule_conservativeness=1.0),
-        "would change 'schedule_conservativeness' from 1.0 to 0.3 in _handle_data_parallelism",
+        "would change 'schedule_conservativeness' from 1.0 to 0.3 in _handle_data_parallelism: delete it",
     ),
 }
 
@@ -155,9 +155,13 @@ def test_the_playbook_shows_each_option_and_asks_again_only_after_a_change(deplo
     args = {"tp_size": 2, "attn_dp_size": 2, "schedule_conservativeness": 1.0}
     refused = deploy("-l", "ct129", playbook="playbooks/preflight.yml", extra=with_args(**args))
     assert refused.status != 0
-    assert answers(refused)["schedule_conservativeness"][3:7] == ["1.0", "0.3", "changed", "_handle_data_parallelism; "
-                                                                  "ask for 0.3, or accept it with a reason in "
-                                                                  "sglang_server_accept_changes"]  # fmt: skip
+    assert answers(refused)["schedule_conservativeness"][3:7] == [
+        "1.0",
+        "0.3",
+        "changed",
+        "_handle_data_parallelism; delete it, which leaves it to SGLang, or accept it with a reason in "
+        "sglang_server_accept_changes",
+    ]
     assert answers(refused)["tp_size"][5] == "kept"
     asked = {**with_args(**args), "sglang_server_accept_changes": {"schedule_conservativeness": "measured"}}
     moved = in_container("sh", "-c", "ls -d /opt/sglang/releases/*/venv/bin/python").strip()

@@ -139,6 +139,15 @@ def test_all_problems_are_told_at_once() -> None:
     ]
 
 
+PREFILL = {"disaggregation_mode": "prefill", "disaggregation_bootstrap_port": "8998"}
+DECODE = {**PREFILL, "disaggregation_mode": "decode", "remote_instance_weight_loader_seed_instance_service_port": 30000}
+
+
+def test_ports_of_other_servers_are_not_bound() -> None:
+    instances = [instance(args=PREFILL), instance(name="b", port=30001, args=DECODE)]
+    assert instance_problems(instances) == []
+
+
 @pytest.mark.parametrize(
     ("instances", "said"),
     [
@@ -155,8 +164,8 @@ def test_all_problems_are_told_at_once() -> None:
         ),
         (
             [
-                {"name": "a", "model": "m", "port": 30000, "args": {"disaggregation_bootstrap_port": "8998"}},
-                {"name": "b", "model": "m", "port": 30001, "args": {"disaggregation_bootstrap_port": 8998}},
+                {"name": "a", "model": "m", "port": 30000, "args": PREFILL},
+                {"name": "b", "model": "m", "port": 30001, "args": PREFILL},
             ],
             "instance 'b' has the disaggregation_bootstrap_port 8998, which is the port of instance 'a' "
             "(disaggregation_bootstrap_port): change one",

@@ -740,7 +740,7 @@ def test_a_port_of_a_stranger_is_refused(supervisor: Supervisor, host: Host, ins
             launches.check(instance, host, SCHEMA)
 
 
-@pytest.mark.parametrize("option", ["nccl_port", "disaggregation_bootstrap_port"])
+@pytest.mark.parametrize("option", ["nccl_port", "engine_info_bootstrap_port"])
 def test_every_port_that_an_operator_gives_is_looked_at(
     supervisor: Supervisor, host: Host, instance: Instance, option: str
 ) -> None:

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils.model_files import (
+    is_model,
+    processor_problem,
     quantization_problem,
     tokenizer_problem,
     weight_problems,
@@ -75,6 +78,49 @@ def test_a_damaged_file_is_found_by_its_header(tmp_path: Path, damage: Any, said
     path.write_bytes(damage(path.read_bytes()))
     (problem,) = weight_problems(tmp_path)
     assert str(path) in problem and said in problem
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin.index.json", "consolidated.safetensors.index.json"])
+def test_only_the_index_that_sglang_reads_counts(tmp_path: Path, name: str) -> None:
+    shards(tmp_path, 2, index=True)
+    (tmp_path / name).write_text(json.dumps({"weight_map": {"t": "pytorch_model-00001-of-00002.bin"}}))
+    (tmp_path / "._model-00001-of-00002.safetensors").write_bytes(b"mac")
+    (tmp_path / "consolidated-00001-of-00002.safetensors").write_bytes(b"")
+    assert weight_problems(tmp_path) == []
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_a_link_to_nowhere_and_a_pipe_are_no_weights(tmp_path: Path, index: bool) -> None:
+    names = shards(tmp_path, 2, index)
+    (tmp_path / names[0]).unlink()
+    (tmp_path / names[0]).symlink_to("gone")
+    (tmp_path / names[1]).unlink()
+    os.mkfifo(tmp_path / names[1])
+    problems = weight_problems(tmp_path)
+    assert len(problems) == 2 and all("link to nowhere" in problem for problem in problems)
+
+
+def test_a_header_that_is_nested_without_end_is_damaged(tmp_path: Path) -> None:
+    text = b"[" * 200_000
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+    (problem,) = weight_problems(tmp_path)
+    assert "damaged header" in problem
+
+
+@pytest.mark.parametrize(
+    ("files", "model"), [(["config.json"], True), (["params.json"], True), (["m.gguf"], False), ([], False)]
+)
+def test_what_may_be_a_model(tmp_path: Path, files: list[str], model: bool) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    assert is_model(tmp_path) is model
+    assert is_model(tmp_path / "m.gguf") is ("m.gguf" in files)
+
+
+def test_a_model_of_more_than_text_needs_a_processor(tmp_path: Path) -> None:
+    assert "preprocessor_config.json" in str(processor_problem(tmp_path))
+    (tmp_path / "preprocessor_config.json").touch()
+    assert processor_problem(tmp_path) is None
 
 
 def test_other_formats_count_as_weights(tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ CHANGES: dict[str, Any] = {
     "GPUs": {"gpus": (1,)},
     "secret option": {"secrets": {"api_key": "x"}},
     "JSON secret": {"secrets": {"model_loader_extra_config": '{"a": 1}'}},
+    "secret variable": {"secrets": {"HF_TOKEN": "x"}},
 }
 
 
@@ -149,12 +150,35 @@ def test_wrong_arguments_are_told_by_option_without_asking(
     args = {**instance.args, "max_bananas": 1, "api_key": "sk-1"}
     result = preflight.examined(dataclasses.replace(instance, args=args), host, SCHEMA, {}, keep=True)
     assert asked == [] and result["sglang_version"] == ""
-    assert {row["option"]: row["verdict"] for row in result["options"]} == {
-        "max_bananas": "refused",
-        "api_key": "refused",
-    }
+    rows = {row["option"]: (row["verdict"], row["requested"]) for row in result["options"]}
+    assert rows == {"max_bananas": ("refused", "(secret)"), "api_key": ("refused", "(secret)")}
     (problem,) = result["problems"]
     assert "max_bananas" in problem and "sk-1" not in json.dumps(result)
+
+
+def test_a_port_that_is_held_does_not_keep_from_asking(
+    host: Host, instance: Instance, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(*_: Any) -> None:
+        raise Refused("port 30000 is held")
+
+    monkeypatch.setattr(launch, "check", check)
+    result = preflight.examined(instance, host, SCHEMA, {}, keep=True)
+    assert asked == ["a"] and result["problems"] == ["port 30000 is held"]
+    assert {row["verdict"] for row in result["options"]} == {"kept"}
+
+
+@pytest.mark.parametrize("wrong", [{"error": "ValueError: no"}, {"problems": {"tokenizer": "OSError: gated"}}])
+def test_a_refusal_is_not_kept(
+    host: Host, instance: Instance, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any]
+) -> None:
+    """What puts it right need not show in the digest: a driver, a permission, a token."""
+    right: dict[str, Any] = {"version": "0.5.23", "stage": "model", "error": None, "resolved": {}, "steps": [],
+                             "messages": [], "model": {}, "problems": {}, "unread": {}}  # fmt: skip
+    answers = [{**right, **wrong}, right]
+    monkeypatch.setattr(preflight, "_ask", lambda *_: answers.pop(0))
+    assert answer(instance, host).problems
+    assert answer(instance, host).problems == ()
 
 
 def test_the_record_has_what_is_to_be_effective() -> None:
@@ -168,9 +192,9 @@ def test_the_record_has_what_is_to_be_effective() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["api_key", "HF_TOKEN", "model_loader_extra_config"]),
-                       st.text(min_size=6).map(lambda text: f"S{text}") | st.builds(
+                       st.text(min_size=8).map(lambda text: f"S{text}") | st.builds(
                            lambda text: json.dumps({"a": [f"S{text}", {"b": f"S{text}"}], "n": True}),
-                           st.text(min_size=6)), min_size=1))  # fmt: skip
+                           st.text(min_size=8)), min_size=1))  # fmt: skip
 def test_no_form_of_a_secret_is_left(secrets: dict[str, str]) -> None:
     told = {"a": [f"x {value} y" for value in secrets.values()], "b": json.dumps(secrets), "c": repr(secrets)}
     cleaned = json.dumps(preflight.masked(told, secrets), ensure_ascii=False)
@@ -185,12 +209,38 @@ def test_files_that_are_missing_are_found(tmp_path: Path, instance: Instance) ->
         "load_format": "auto",
         "tokenizer_path": str(tmp_path),
         "speculative_draft_model_path": "/srv/none",
-        "lora_paths": [{"lora_name": "a", "lora_path": "/srv/adapter"}],
+        "lora_paths": ["a=/srv/adapter"],
         "quantization": "awq",
     }
-    found = {problem.option: str(problem) for problem in preflight._found(instance, resolved)}
+    told = preflight._file_problems(Path(instance.model), resolved, {})
+    found = {problem.option: str(problem) for problem in told}
     assert found.keys() == {"model", "tokenizer_path", "speculative_draft_model_path", "lora_paths", "quantization"}
     assert "/srv/none" in found["speculative_draft_model_path"] and "/srv/adapter" in found["lora_paths"]
+
+
+@pytest.mark.parametrize(
+    "written", [["/srv/x"], ["a=/srv/x"], [{"lora_name": "a", "lora_path": "/srv/x"}], {"a": "/srv/x"}]
+)
+def test_every_form_of_an_adapter_is_looked_after(instance: Instance, written: Any) -> None:
+    (problem,) = preflight._file_problems(Path(instance.model), {"lora_paths": written}, {})
+    assert "/srv/x" in problem.why
+
+
+def test_a_model_that_root_may_not_read_is_left_to_the_service_user(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", denied)
+    report: Any = {"resolved": {"load_format": "auto"}, "model": {}}
+    assert preflight._found(instance, report) == []
+
+
+def test_short_words_inside_a_secret_are_left_alone_elsewhere() -> None:
+    secret = json.dumps({"name": "qwen", "n": 1, "password": "pass-word-1"})
+    told = {"path": "/srv/models/qwen3-1b", "said": "it was pass-word-1"}
+    assert preflight.masked(told, {"x": secret}) == {"path": "/srv/models/qwen3-1b", "said": "it was (secret)"}
 
 
 def test_the_device_is_asked_for_where_there_is_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

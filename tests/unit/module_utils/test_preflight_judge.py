@@ -47,8 +47,8 @@ def test_a_change_names_step_and_words_and_is_refused() -> None:
     (problem,) = problems
     assert problem == (
         "SGLang 0.5.23 would change 'page_size' from 1 to 64 in _handle_b "
-        '("page_size is forced to 64 for this backend."): ask for 64, or accept it with a reason in '
-        "sglang_server_accept_changes"
+        '("page_size is forced to 64 for this backend."): delete it, which leaves it to SGLang, or accept it with a '
+        "reason in sglang_server_accept_changes"
     )
 
 
@@ -111,6 +111,7 @@ def test_what_sglang_would_only_find_while_loading(
         ),
         ({"ep_size": 2}, {"ep_size": 2, "ep_num_redundant_experts": 1}, {"experts": 127}),
         ({"device": "cpu"}, {"device": "cpu"}, {}),
+        ({"device": "cpu", "tp_size": 3}, {"device": "cpu", "tp_size": 3}, {"attention_heads": 2}),  # it fills up
         ({"mem_fraction_static": 0.85}, {"mem_fraction_static": 0.85}, {}),
     ],
 )
@@ -128,10 +129,13 @@ def test_what_is_all_right(args: dict[str, Any], resolved: dict[str, Any], model
         ({"tp_size": 4, "nnodes": 2}, 2, False),
         ({"tp_size": 4}, None, False),
         ({"tp_size": 4, "device": "cpu"}, 2, False),
+        ({"tp_size": 2, "base_gpu_id": 1}, 2, True),
+        ({"tp_size": 2, "gpu_id_step": 2}, 3, False),
+        ({"tp_size": 2, "gpu_id_step": 2}, 2, True),
     ],
 )
 def test_more_ranks_than_gpus(resolved: dict[str, Any], gpus: int | None, wrong: bool) -> None:
-    _rows, problems = judged({"tp_size": 4, "device": "cpu"}, report(resolved=resolved), gpus=gpus)
+    _rows, problems = judged({"tp_size": 4, "device": "cpu"}, report(resolved=resolved, model={"gpus": gpus}))
     assert any("ranks" in problem for problem in problems) is wrong
 
 
@@ -157,3 +161,32 @@ def test_what_the_start_would_need_is_tried(subject: str, words: str, option: st
     assert words in problem and said in problem
     if option in rows:
         assert rows[option].verdict == "refused"
+
+
+@pytest.mark.parametrize(
+    ("version", "args", "resolved"),
+    [
+        ("0.5.23", {"speculative_algorithm": "NEXTN"}, {"speculative_algorithm": "EAGLE"}),
+        ("0.5.23", {"tool_call_parser": "qwen25"}, {"tool_call_parser": "qwen"}),
+        ("0.5.11", {"quantization": "unquant"}, {"quantization": None}),
+        ("0.5.11", {"kv_cache_dtype": "bf16"}, {"kv_cache_dtype": "bfloat16"}),
+        ("0.5.11", {"device": "cuda:0"}, {"device": "cuda"}),
+        ("0.5.23", {"disaggregation_ib_device": "mlx5_0, mlx5_1"}, {"disaggregation_ib_device": "mlx5_0,mlx5_1"}),
+        (
+            "0.5.23",
+            {"dp_size": 8, "enable_dp_attention": True, "tp_size": 8},
+            {"dp_size": 1, "attn_dp_size": 8, "enable_dp_attention": True, "tp_size": 8},
+        ),
+    ],
+)
+def test_what_is_only_written_otherwise_is_kept(version: str, args: dict[str, Any], resolved: dict[str, Any]) -> None:
+    rows, problems = judged(args, report(version, resolved=resolved))
+    assert problems == []
+    assert {row.verdict for row in rows.values()} == {"kept"}
+
+
+def test_a_problem_is_put_to_the_name_that_was_written() -> None:
+    rows, _problems = judged(
+        {"tensor_parallel_size": 3}, report(resolved={"tp_size": 3}, model={"attention_heads": 2, "key_value_heads": 1})
+    )
+    assert rows["tensor_parallel_size"].verdict == "refused"

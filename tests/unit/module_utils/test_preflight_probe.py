@@ -36,7 +36,7 @@ def test_variables_that_stand_nowhere_are_unread(tmp_path: Path, monkeypatch: py
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(text)
     names = ("SGLANG_ENABLE_SPEC_V2", "SGLANG_IN_RUST", "SGLANG_ENABLE_SPECV2", "SGLANG_OF_PICTURES", "SGLANG_OF_TESTS",
-             "SGLANG_IN_A_NOTE", "SGLANG_ENABLE_LONG", "HF_HOME_OF_NOBODY")  # fmt: skip
+             "SGLANG_IN_A_NOTE", "SGLANG_ENABLE_LONG", "HF_HOME_OF_NOBODY", "SGL_IN_RUST")  # fmt: skip
     for name in names:
         monkeypatch.setenv(name, "1")
     unread = unread_variables(tmp_path)
