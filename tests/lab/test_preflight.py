@@ -89,7 +89,7 @@ REFUSED = {
     "choice": (with_args(load_format="saftensors"), "did you mean 'safetensors'?"),
     "no_buffer with speculation": (hybrid(mamba_radix_cache_strategy="no_buffer"), NO_OVERLAP[1]),
     "context": (with_args(context_length=9000), "set 'context_length' to 4096 or less"),
-    "heads": (hybrid(tp_size=5), "set it to one of 1, 2, 3, 4, 6, 8, 12, 24"),
+    "heads": (hybrid(tp_size=5), "set it to one of 1, 2, 4, 8, 12, 24"),
     "fraction": (with_args(mem_fraction_static=1.5), "set it between 0 and 1"),
     "tokenizer": (other(model="/srv/lab/models/no-tokenizer"), "finish the download, or set 'tokenizer_path'"),
     "architecture": (

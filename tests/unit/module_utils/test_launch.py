@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import errno
+import json
 import os
 import pwd
 import re
@@ -778,3 +779,61 @@ def test_a_port_of_the_instance_itself_is_no_problem(supervisor: Supervisor, hos
         ours.bind(("127.0.0.1", instance.port))
         ours.listen()
         launches.check(instance, host, SCHEMA)
+
+
+def proved(host: Host, launch: str) -> str:
+    launches.keep_verdict(host.state, "a", launch, {"tokens": 8})
+    return launch
+
+
+def test_a_failed_launch_returns_to_the_newest_that_was_proved(
+    supervisor: Supervisor, host: Host, instance: Instance
+) -> None:
+    (host.release / "venv/bin").mkdir(parents=True, exist_ok=True)
+    (host.release / "venv/bin/python").touch()
+    first = proved(host, launches.start(instance, host, SCHEMA, {}))
+    good = proved(host, launches.start(dataclasses.replace(instance, port=30001), host, SCHEMA, {"resolved": {"x": 1}}))
+    bad = launches.start(dataclasses.replace(instance, port=30002), host, SCHEMA, {})
+    assert first < good < bad or len({first, good, bad}) == 3
+    assert launches.is_good(host.state, "a", good) and not launches.is_good(host.state, "a", bad)
+    newest = max(first, good)
+    assert launches.last_good(host.state, "a", bad) == newest
+    again = launches.start_again(host.state, "a", newest)
+    unit = systemd.read_unit("a")
+    assert systemd.launch_of(unit) == again
+    old = (host.launch_folder("a", newest) / "unit").read_text()
+    assert unit == old.replace(newest, again) and newest not in unit
+    folder, before = host.launch_folder("a", again), host.launch_folder("a", newest)
+    for name in instance.secret_files:
+        assert (folder / name).read_bytes() == (before / name).read_bytes()
+        assert (folder / name).stat().st_mode == (before / name).stat().st_mode
+        assert (folder / name).stat().st_uid == (before / name).stat().st_uid
+    record = launches.record_of(host.state, "a")
+    assert (record["launch"], record["again"]) == (again, newest)
+    assert not launches.is_good(host.state, "a", again)  # it is to be proved itself
+
+
+def test_what_can_not_be_started_again_is_no_way_back(supervisor: Supervisor, host: Host, instance: Instance) -> None:
+    launch = proved(host, launches.start(instance, host, SCHEMA, {}))
+    assert launches.last_good(host.state, "a", launch) is None  # it is the present one
+    assert launches.last_good(host.state, "a", None) is None  # its release has no interpreter
+    with pytest.raises(Refused, match=r"the release .* is gone"):
+        launches.start_again(host.state, "a", launch)
+    with pytest.raises(Refused, match="launch L of instance 'a' is not kept"):
+        launches.start_again(host.state, "a", "L")
+
+
+def test_the_last_good_launch_is_not_pruned(supervisor: Supervisor, host: Host, instance: Instance) -> None:
+    older = proved(host, launches.start(instance, host, SCHEMA, {}))
+    good = proved(host, launches.start(instance, host, SCHEMA, {}))
+    later = [launches.start(instance, host, SCHEMA, {}) for _ in range(8)]
+    kept = {path.name for path in (host.state / "a/launches").iterdir()}
+    assert max(older, good) in kept and later[-1] in kept
+    assert len(kept) <= launches.KEPT_LAUNCHES + 1
+
+
+def test_the_first_verdict_is_kept(supervisor: Supervisor, host: Host, instance: Instance) -> None:
+    launch = proved(host, launches.start(instance, host, SCHEMA, {}))
+    launches.keep_verdict(host.state, "a", launch, {"tokens": 9})
+    path = host.launch_folder("a", launch) / "verdict.json"
+    assert json.loads(path.read_text()) == {"tokens": 8}
