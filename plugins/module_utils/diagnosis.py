@@ -13,7 +13,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schem
 from ansible_collections.gpuops.sglang.plugins.module_utils.remedies import known_remedy, remedy
 
 EVIDENCE = 10  # lines
-WIDEST = 400  # characters of a line
+CONTINUED = 12  # lines that may belong to a cause
 
 # Words that begin a stage -> what the server does from there on (research on SGLang 0.5.4 to 0.5.23).
 STAGES = (
@@ -29,13 +29,16 @@ STAGES = (
 FIRST_STAGE = "reading its arguments"
 
 TRACEBACK = "Traceback (most recent call last)"
-EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
+# After a traceback's head the first line like this says what was raised; INFO: and the like are of another writer.
+EXCEPTION = re.compile(r"^(?![A-Z]+:)(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?::|$)")
 # What ends a server and is no exception of Python's, or is written into a line of the log.
 ENDING = re.compile(
-    r"^[\w. -]+: error: |\[Errno 98\]|Could not load any common_ops|crashed with exit code -9|watchdog timeout"
-    r"|Initialization failed\. warmup error|Port is already in use|ninja: build stopped|Health check failed\."
+    r"^[\w. -]+: error: |\[Errno 98\]|Could not load any common_ops|crashed with exit code -9"
+    r"|watchdog timeout(?!.*soft=True)|Initialization failed\. warmup error|Port is already in use|ninja: build stopped"
     r"|^Fatal Python error|oom-kill"
 )
+# What a server may recover from: it is the cause only where there is no other.
+TROUBLE = re.compile(r"Health check failed\.")
 # They follow from the cause: another process says that one has ended.
 ECHO = re.compile(
     r"[Rr]eceived sigquit|SIGQUIT received|scheduler died during initialization|Please see the error messages above"
@@ -63,10 +66,10 @@ def diagnose(text: str, schema: Schema, gpu_memory: float | None = None) -> Diag
     before = lines if position is None else lines[: position + 1]
     stage = next((name for pattern, name in reversed(STAGES) if _some(pattern, before)), FIRST_STAGE)
     if position is None:
-        return Diagnosis(stage, "", tuple(_short(line) for line in lines[-EVIDENCE:]), "")
+        return Diagnosis(stage, "", tuple(lines[-EVIDENCE:]), "")
     cause = TIME.sub("", lines[position])
-    memory = _memory_remedy(cause, before, gpu_memory)
-    return Diagnosis(stage, _short(cause), tuple(_evidence(lines, position)), memory or remedy(cause, schema))
+    step = _memory_remedy(cause, before, gpu_memory) or known_remedy(_words(lines, position), schema)
+    return Diagnosis(stage, cause, tuple(_evidence(lines, position)), step or remedy(cause, schema))
 
 
 def _cause(lines: Sequence[str]) -> int | None:
@@ -75,23 +78,37 @@ def _cause(lines: Sequence[str]) -> int | None:
     A rank that fails says so before its traceback. A traceback without that word may have been caught: of those only
     the last can be what ended the server. Of exceptions that came of one another the first counts that has a remedy.
     """
-    last, head, chain = None, "", [-1]
+    last, trouble, head, chain = None, None, "", [-1]
     for position, line in enumerate(lines):
         bare = TIME.sub("", line)
         if position <= chain[-1]:
             continue
-        if ENDING.search(bare):
-            return position
         if TRACEBACK in line:
             head = line
+        elif ENDING.search(bare):
+            return position
+        elif TROUBLE.search(bare):
+            trouble = position
         elif head and EXCEPTION.match(bare) and not ECHO.search(bare):
             chain = _chain(lines, position)
             known = (one for one in chain if known_remedy(TIME.sub("", lines[one]), {}))
             last = next(known, chain[-1])
-            if "hit an exception" in head:
+            if "hit an exception" in head or ENDING.search(TIME.sub("", head)):
                 return last
             head = ""
-    return last
+    return trouble if last is None else last
+
+
+def _words(lines: Sequence[str], position: int) -> str:
+    """Return the cause with what belongs to it: its further lines, and what a compiler or a warm-up said before."""
+    further = []
+    for line in lines[position + 1 : position + 1 + CONTINUED]:
+        if TIME.match(line) or TRACEBACK in line:
+            break
+        further.append(line)
+    before = lines[max(0, position - 3 * CONTINUED) : position]
+    said = [line for line in before if re.search(r"\berror: |warmup error", line)]
+    return "\n".join([TIME.sub("", lines[position]), *further, *said])
 
 
 def _chain(lines: Sequence[str], position: int) -> list[int]:
@@ -110,8 +127,7 @@ def _evidence(lines: Sequence[str], position: int) -> Iterator[str]:
     memory = [line for line in lines[:position] if MEMORY.search(line)] if _is_memory(lines[position]) else []
     places = [line for line in lines[:position] if line.lstrip().startswith("File ")][-2:]
     rest = [] if memory or places else [line for line in lines[max(0, position - 3) : position]]
-    for line in [*memory[: EVIDENCE - 4], *rest, *places, *lines[position : position + 2]][:EVIDENCE]:
-        yield _short(line)
+    yield from [*memory[: EVIDENCE - 4], *rest, *places, *lines[position : position + 2]][:EVIDENCE]
 
 
 def _is_memory(line: str) -> bool:
@@ -126,10 +142,14 @@ def _memory_remedy(cause: str, lines: Sequence[str], gpu_memory: float | None) -
     """
     if not re.search(r"Not enough memory\. Please try|Not enough GPU memory for hybrid|leave no GPU memory", cause):
         return None
-    joined = "\n".join(lines)
-    before = re.search(r"Load weight begin\. avail mem=([\d.]+)", joined)
-    after = re.search(r"Load weight end\..*?avail mem=([\d.]+)", joined)
-    fraction = re.search(r"mem_fraction_static'?[=:] ?([\d.]+)", joined)
+    # a rank says so of target and draft weights in turn; the last is what was left
+    ends = [line for line in lines if "Load weight end." in line]
+    rank = TIME.match(ends[-1]) if ends else None
+    words = rank.group().split()[2:] if rank else []
+    begins = [line for line in lines if "Load weight begin." in line and line.split()[2 : 2 + len(words)] == words]
+    before = re.search(r"avail mem=([\d.]+)", begins[0]) if begins else None
+    after = re.search(r"avail mem=([\d.]+)", ends[-1]) if ends else None
+    fraction = re.search(r"mem_fraction_static'?[=:] ?([\d.]+)", "\n".join(lines))
     if not (before and after and fraction):
         return None
     free, left, share = float(before[1]), float(after[1]), float(fraction[1])
@@ -138,6 +158,8 @@ def _memory_remedy(cause: str, lines: Sequence[str], gpu_memory: float | None) -
             f"end what else holds the GPU, see nvidia-smi: only {free:.1f} of its {gpu_memory:.1f} GiB were free "
             "before the weights were loaded"
         )
+    if "leave no GPU memory" in cause:
+        return None  # SGLang has reckoned itself
     budget = left - free * (1 - share)
     weights = free - left
     said = f"{free:.1f} GiB were free, the weights took {weights:.1f}, and 'mem_fraction_static' {share:g} leaves"
@@ -160,7 +182,3 @@ def _memory_remedy(cause: str, lines: Sequence[str], gpu_memory: float | None) -
 
 def _some(pattern: str, lines: Sequence[str]) -> bool:
     return any(re.search(pattern, line) for line in lines)
-
-
-def _short(line: str) -> str:
-    return line if len(line) <= WIDEST else f"{line[:WIDEST]}..."

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import compared
+from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import TYPES, Compared, compared
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema, canonical
 
 
@@ -32,23 +32,30 @@ def effective(
     top = compared(args, schema, info)
     told = [(one.option, f"the server reports {one.reported!r}") for one in top if not one.same]
     states = [state for state in info.get("internal_states") or [] if isinstance(state, Mapping)]
+    own = _own_business(info)
     for rank, state in enumerate(states):
         who = f"scheduler {rank}" if len(states) > 1 else "the scheduler"
         told += [
-            (one.option, f"{who} runs with {one.reported!r}") for one in compared(args, schema, state) if not one.same
+            (one.option, f"{who} runs with {one.reported!r}")
+            for one in compared(args, schema, state)
+            if not one.same and one.field not in own and not _is_share(one, info)
         ]
-    requests = _sum(state.get("effective_max_running_requests_per_dp") for state in states)
-    tokens = _sum(_mapping(state.get("memory_usage")).get("token_capacity") for state in states)
-    for flag, limit, slack in (
-        ("--max-running-requests", requests, len(states)),  # each scheduler gets a whole number of them
-        ("--max-total-tokens", tokens, len(states) * int(info.get("page_size") or 1)),
+    requests = [state.get("effective_max_running_requests_per_dp") for state in states]
+    tokens = [_mapping(state.get("memory_usage")).get("token_capacity") for state in states]
+    # attention DP divides the requests among the schedulers, and SGLang rounds tokens down to whole pages
+    divided, page = _groups(info), int(info.get("page_size") or 1)
+    for flag, limits, parts, slack in (
+        ("--max-running-requests", requests, divided, 0),
+        ("--max-total-tokens", tokens, 1, page - 1),
     ):
         name = next((name for name in args if canonical(name, schema) == flag and args[name] is not None), None)
-        if name and limit is not None and limit <= _number(args[name]) - slack:
-            told.append((name, f"the memory that is left allows {limit}"))
+        known = [limit for limit in limits if isinstance(limit, (int, float))]
+        if name and known and min(known) < _whole(args[name]) // parts - slack:
+            each = " for each scheduler" if len(states) > 1 else ""
+            told.append((name, f"the memory that is left allows {min(known)}{each}"))
     seen = {option: text for option, text in reversed(told) if option not in accepted}
     differences = tuple(f"{option}: requested {args[option]!r}, {seen[option]}" for option in sorted(seen))
-    return Effective(len(top), differences, requests, tokens)
+    return Effective(len(top), differences, _sum(requests), _sum(tokens))
 
 
 def _sum(values: Any) -> int | None:
@@ -56,11 +63,31 @@ def _sum(values: Any) -> int | None:
     return int(sum(numbers)) if numbers else None
 
 
-def _number(value: Any) -> float:
+def _own_business(info: Mapping[str, Any]) -> set[str]:
+    """Return fields that a scheduler sets for itself while or after it loads (managers/scheduler.py, adaptive_spec)."""
+    fields = set()
+    if info.get("speculative_adaptive"):
+        fields |= {"speculative_num_steps", "speculative_num_draft_tokens"}
+    if info.get("speculative_draft_load_format"):
+        fields.add("load_format")
+    return fields
+
+
+def _is_share(one: Compared, info: Mapping[str, Any]) -> bool:
+    """Tell whether a scheduler has its share of what was asked for all (mem_cache/kv_cache_configurator.py)."""
+    return one.field == "max_mamba_cache_size" and one.reported == _whole(one.requested) // _groups(info)
+
+
+def _groups(info: Mapping[str, Any]) -> int:
+    """Among how many groups of schedulers requests are divided; since 0.5.22 attention DP has a size of its own."""
+    return int(info.get("attn_dp_size") or info.get("dp_size") or 1)
+
+
+def _whole(value: Any) -> int:
     try:
-        return float(value)
-    except (TypeError, ValueError):
-        return 0  # e.g. 32k: the arguments themselves are compared before
+        return int(TYPES["human_readable_int"][0](str(value)))
+    except ValueError:
+        return 0  # refused long before
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -219,16 +219,10 @@ def start(instance: Instance, host: Host, schema: Mapping[str, Any], told: Mappi
     """
     launch = _new_id()
     user = _ensure_user(host.user)
-    folder, home = host.launch_folder(instance.name, launch), host.home(instance.name)
+    folder = host.launch_folder(instance.name, launch)
     os.umask(0o022)
     with writing_below(host.state):
-        host.state.mkdir(parents=True, exist_ok=True)
-        host.state.chmod(host.state.stat().st_mode | 0o755)  # the server must get to its home
-        # root's, so that a server can not put something else in place of what root writes and believes
-        for path, owner in ((home.parent, 0), (folder.parent, 0), (folder, 0), (home, user.pw_uid)):
-            path.mkdir(exist_ok=True)
-            path.chmod(0o750)
-            os.chown(path, owner, user.pw_gid)
+        _make_folders(host.state, instance.name, launch, user)
     unit = _unit(instance, host, schema, launch)
     for name, text in instance.secret_files.items():
         # SGLang itself reads its --config file; the variables are read by systemd
@@ -244,12 +238,29 @@ def start(instance: Instance, host: Host, schema: Mapping[str, Any], told: Mappi
         "port": instance.port,
         "args": dict(instance.args),
         "secrets": sorted(instance.secrets),
+        "user": host.user,
         **told,
     }
     write_whole(folder / "launch.json", json.dumps(record, indent=1, sort_keys=True), 0o640)
     systemd.start_launch(instance.name, unit)
     _prune(folder.parent, launch)
     return launch
+
+
+def _make_folders(state: Path, instance: str, launch: str, user: pwd.struct_passwd) -> None:
+    state.mkdir(parents=True, exist_ok=True)
+    state.chmod(state.stat().st_mode | 0o755)  # the server must get to its home
+    launches = state / instance / "launches"
+    # root's, so that a server can not put something else in place of what root writes and believes
+    for path, owner in (
+        (launches.parent, 0),
+        (launches, 0),
+        (launches / launch, 0),
+        (launches.parent / "home", user.pw_uid),
+    ):
+        path.mkdir(exist_ok=True)
+        path.chmod(0o750)
+        os.chown(path, owner, user.pw_gid)
 
 
 def _new_id() -> str:
@@ -268,21 +279,30 @@ def is_good(state: Path, instance: str, launch: str) -> bool:
     return (state / instance / "launches" / launch / "verdict.json").is_file()
 
 
-def last_good(state: Path, instance: str, other_than: str | None) -> str | None:
-    """Return the newest launch that was proved to serve and can be started again, or None."""
-    launches = sorted((state / instance / "launches").glob("*/verdict.json"), reverse=True)
-    names = [path.parent.name for path in launches if path.parent.name != other_than]
-    return next((name for name in names if not again_problem(state, instance, name)), None)
+def last_good(state: Path, instance: str, present: str | None) -> str | None:
+    """Return the newest launch before `present` that was proved to serve and can be started again, or None.
+
+    What was itself a return counts as the launch that it returned to, so that the next return goes further back.
+    """
+    record = _read_record(state / instance / "launches" / present) if present else None
+    origin = (record or {}).get("again") or present
+    launches = sorted(
+        (path.parent.name for path in (state / instance / "launches").glob("*/verdict.json")), reverse=True
+    )
+    before = [name for name in launches if origin is None or name < origin]
+    return next((name for name in before if not again_problem(state, instance, name)), None)
 
 
 def again_problem(state: Path, instance: str, launch: str) -> str | None:
     """Return why an earlier launch can not be started again, or None."""
     folder = state / instance / "launches" / launch
     record = _read_record(folder)
-    if record is None or not (folder / "unit").is_file():
+    if record is None or "user" not in record or not (folder / "unit").is_file():
         return f"launch {launch} of instance '{instance}' is not kept in {folder.parent}: name one that is"
     if not Path(record["release"], "venv/bin/python").exists():
         return f"the release {record['release']} of launch {launch} is gone: install it again, or name another launch"
+    if record["model"].startswith("/") and not model_files.is_model(Path(record["model"])):
+        return f"the model {record['model']} of launch {launch} is gone: mount it again, or name another launch"
     return None
 
 
@@ -293,18 +313,17 @@ def start_again(state: Path, instance: str, earlier: str) -> str:
         raise Refused(problem)
     launch, old = _new_id(), state / instance / "launches" / earlier
     folder = old.with_name(launch)
+    record = _read_record(old) or {}
+    user = _ensure_user(record["user"])
+    os.umask(0o022)
     with writing_below(state):
-        folder.mkdir(mode=0o750)
-        os.chown(folder, old.stat().st_uid, old.stat().st_gid)
+        _make_folders(state, instance, launch, user)
         for path in [old / "unit", *old.glob("secrets.*")]:
-            text = (
-                path.read_bytes().decode().replace(earlier, launch)
-                if path.name == "unit"
-                else path.read_bytes().decode()
-            )
-            there = path.stat()
+            text, there = path.read_bytes().decode(), path.stat()
+            if path.name == "unit":
+                text = text.replace(earlier, launch)
             write_whole(folder / path.name, text, stat.S_IMODE(there.st_mode), (there.st_uid, there.st_gid))
-    record = {**(_read_record(old) or {}), "launch": launch, "started": time.time(), "again": earlier}
+    record.update(launch=launch, started=time.time(), again=record.get("again") or earlier)
     write_whole(folder / "launch.json", json.dumps(record, indent=1, sort_keys=True), 0o640)
     systemd.start_launch(instance, (folder / "unit").read_text(encoding="utf-8"))
     _prune(folder.parent, launch)
@@ -422,7 +441,7 @@ def _secrets_in_place(folder: Path) -> dict[str, str]:
 def _prune(folder: Path, launch: str) -> None:
     """Keep the newest launches, and the newest that was proved to serve."""
     old = sorted(path for path in folder.iterdir() if path.name != launch)
-    good = [path for path in old if (path / "verdict.json").is_file()][-1:]
+    good = last_good(folder.parents[1], folder.parent.name, launch)
     for path in old[: -(KEPT_LAUNCHES - 1)]:
-        if path not in good:
+        if path.name != good:
             shutil.rmtree(path, ignore_errors=True)

@@ -50,6 +50,10 @@ REMEDIES: tuple[tuple[str, str], ...] = (
     ),
     # the host
     (
+        r"Initialization failed\. warmup error",
+        "the server could not reach its own port: see whether a proxy or another process answers there",
+    ),
+    (
         r"address already in use|\[Errno 98\]|Port is already in use",
         "end the process that holds the port, or choose another 'port'",
     ),
@@ -117,8 +121,8 @@ REMEDIES: tuple[tuple[str, str], ...] = (
         "lower 'max_running_requests', or raise 'mem_fraction_static'",
     ),
     (
-        r"Loaded weights leave no GPU memory for the KV cache",
-        "raise 'mem_fraction_static' above the least value that the words name, or spread the weights by 'tp_size'",
+        r"Loaded weights leave no GPU memory for the KV cache.*above ([\d.]+)",
+        r"raise 'mem_fraction_static' above \1, or spread the weights over more GPUs by 'tp_size'",
     ),
     (
         r"OutOfMemoryError|CUDA out of memory",
@@ -130,7 +134,7 @@ REMEDIES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Health check failed\. Server couldn't get a response",
-        "the scheduler hangs: read what came before in the log, and deploy again, which restarts it",
+        "the scheduler hangs: read what came before in the log, and restart the service with systemctl",
     ),
     # the model
     (
@@ -174,10 +178,6 @@ REMEDIES: tuple[tuple[str, str], ...] = (
         "complete the model's directory with its tokenizer files, or set 'tokenizer_path'",
     ),
     # the start's end
-    (
-        r"Initialization failed\. warmup error",
-        "the server could not reach its own port: see whether a proxy or another process answers there",
-    ),
     (
         r"watchdog timeout",
         "a step took longer than 'watchdog_timeout': raise it for a first start, which compiles kernels",

@@ -57,7 +57,7 @@ instances:
   description: What was done for each instance.
   type: list
   elements: dict
-  returned: success
+  returned: always
   contains:
     name:
       description: Name of the instance.
@@ -82,7 +82,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import sy
 
 
 def main() -> None:
-    """Choose all, then start each again."""
+    """Start each again that has a way back, report all."""
     module = AnsibleModule(
         argument_spec={
             "instances": {"type": "list", "elements": "str", "required": True},
@@ -94,7 +94,7 @@ def main() -> None:
     )
     asked = module.params
     state = Path(asked["state_dir"])
-    results = []
+    results, wrong = [], []
     try:
         require_root()
         if asked["launch"] and len(asked["instances"]) != 1:
@@ -102,13 +102,18 @@ def main() -> None:
         with writing_below(launches.LOCK.parent), only_one(launches.LOCK, launches.LOCK_FOR, launches.LOCK_WAIT):
             for name in asked["instances"]:
                 before = systemd.launch_of(systemd.read_unit(name))
-                again = _again(state, name, before, asked)
-                results.append({"name": name, "before": before, "again": again, "launch": None})
-            for result in results:
-                if result["again"] and not module.check_mode:
-                    result["launch"] = launches.start_again(state, result["name"], result["again"])
+                result = {"name": name, "before": before, "again": None, "launch": None}
+                results.append(result)
+                try:
+                    result["again"] = _again(state, name, before, asked)
+                    if result["again"] and not module.check_mode:
+                        result["launch"] = launches.start_again(state, name, result["again"])
+                except Refused as refused:  # the others are not to wait for it
+                    wrong.append(str(refused))
     except Refused as refused:
-        module.fail_json(msg=str(refused))
+        module.fail_json(msg=str(refused), instances=results)
+    if wrong:
+        module.fail_json(msg="; ".join(wrong), instances=results)
     module.exit_json(changed=any(result["again"] for result in results), instances=results)
 
 

@@ -58,6 +58,11 @@ instances:
       description: Why a new launch was started; empty when nothing differed.
       type: list
       elements: str
+started:
+  description: Names of the instances of which a launch was started, also when the module fails after that.
+  type: list
+  elements: str
+  returned: always
 unlisted:
   description: Instances of this host that are not in O(instances); they are left as they are.
   type: list
@@ -80,7 +85,7 @@ def main() -> None:
     asked = module.params
     host = launch.Host(Path(asked["release"]), asked["user"], Path(asked["state_dir"]))
     instances = [launch.instance_of(entry) for entry in asked["instances"]]
-    results, diff = [], []
+    results, diff, started = [], [], []
     try:
         _check_host(asked["instances"])
         # an interrupted deployment may still be at work here
@@ -96,6 +101,7 @@ def main() -> None:
             for instance, compared in zip(instances, comparisons):
                 launch_id = compared.launch
                 if compared.reasons and not module.check_mode:
+                    started.append(instance.name)
                     launch_id = launch.start(instance, host, schema or {}, proved[instance.name])
                 results.append({"name": instance.name, "launch": launch_id, "reasons": list(compared.reasons)})
                 if compared.before != compared.after:
@@ -103,12 +109,12 @@ def main() -> None:
                     headers = {"before_header": unit, "after_header": unit}
                     diff.append({"before": compared.before, "after": compared.after, **headers})
     except Refused as refused:
-        module.fail_json(msg=str(refused))
+        module.fail_json(msg=str(refused), started=started)
     unlisted = sorted(set(systemd.installed_instances()) - {instance.name for instance in instances})
     for name in unlisted:
         module.warn(f"instance '{name}' is on this host but not in sglang_server_instances: it is left as it is")
     changed = any(result["reasons"] for result in results)
-    module.exit_json(changed=changed, instances=results, unlisted=unlisted, diff=diff)
+    module.exit_json(changed=changed, instances=results, started=started, unlisted=unlisted, diff=diff)
 
 
 def _proved(instances: list, host: launch.Host, schema: dict, module: SecretiveModule) -> dict:

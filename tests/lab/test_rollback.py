@@ -34,10 +34,11 @@ def is_told(run: Run) -> None:
 @pytest.mark.slow
 def test_a_failed_launch_returns_to_what_served(ct130: Host) -> None:
     before = launch(ct130)
+    origin = record(ct130).get("again") or before
     failed = deploy("-l", "ct130", extra=FAILING)
     is_told(failed)
     assert serves(ct130)
-    assert record(ct130)["again"] == before and launch(ct130) != before
+    assert record(ct130)["again"] == origin and launch(ct130) != before
     # what serves is what the inventory asks for
     again = deploy("-l", "ct130")
     assert again.status == 0 and again.count("ct130", "changed") == 0, again
@@ -56,7 +57,7 @@ def test_a_first_launch_that_fails_leaves_nothing_to_return_to(ct130: Host) -> N
 @pytest.mark.slow
 def test_an_operator_returns_to_the_launch_before_and_deploys_again(ct130: Host) -> None:
     asked = with_args(max_running_requests=4)
-    first = launch(ct130)
+    first = record(ct130).get("again") or launch(ct130)
     assert deploy("-l", "ct130", extra=asked).status == 0
     second = launch(ct130)
     back = deploy("-l", "ct130", playbook="playbooks/rollback.yml")

@@ -123,6 +123,81 @@ def test_an_end_without_a_traceback(line: str, step: str) -> None:
     assert line.endswith(found.cause) and step in found.remedy
 
 
+LIBRARY = """\
+[sgl_kernel] CRITICAL: Could not load any common_ops library!
+Attempted locations:
+- ImportError: libnuma.so.1: cannot open shared object file
+"""
+SHARED = TRACE.format(rank=0, error="torch.distributed.DistBackendError: NCCL error: unhandled system error") + (
+    "Last error:\nError while creating shared memory segment /dev/shm/nccl-x (size 9): No space left on device\n"
+)
+COMPILER = "/usr/include/x.h:9:10: fatal error: Python.h: No such file or directory\n" + TRACE.format(
+    rank=0, error="Exception: Capture cuda graph failed: Command '['/usr/bin/gcc']' returned non-zero exit status 1."
+)
+WARM_UP = """\
+[2026-11-29 17:25:56] Initialization failed. warmup error: Traceback (most recent call last):
+  File "/opt/x/requests.py", line 1, in get
+requests.exceptions.ConnectionError: HTTPConnectionPool(host='127.0.0.1', port=30000): Max retries exceeded with url: /
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        (LIBRARY, "install the package libnuma1"),
+        (SHARED, "make /dev/shm larger"),
+        (COMPILER, "install gcc and the headers"),
+        (WARM_UP, "could not reach its own port"),
+    ],
+)
+def test_what_belongs_to_a_cause_is_read_with_it(text: str, step: str) -> None:
+    assert step in diagnose(BEGIN + "\n" + text, SCHEMA).remedy
+
+
+@pytest.mark.parametrize(
+    "error",
+    ["triton.runtime.errors.OutOfResources: out of resource: shared memory", "torch._dynamo.exc.Unsupported: x",
+     "subprocess.TimeoutExpired: Command", "KeyboardInterrupt"],
+)  # fmt: skip
+def test_an_exception_may_have_any_name(error: str) -> None:
+    assert diagnose(TRACE.format(rank=0, error=error) + SIGQUIT, SCHEMA).cause == error
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    ["Health check failed. Server couldn't get a response from detokenizer for last 20 seconds.",
+     "Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=True)"],
+)  # fmt: skip
+def test_what_was_recovered_from_is_not_the_cause_of_a_later_end(trouble: str) -> None:
+    text = f"[2026-11-29 17:25:56] {trouble}\n" + TRACE.format(
+        rank=0, error="torch.OutOfMemoryError: CUDA out of memory."
+    )
+    assert diagnose(text, SCHEMA).cause == "torch.OutOfMemoryError: CUDA out of memory."
+
+
+def test_draft_weights_count_where_they_are_loaded_before_the_caches() -> None:
+    lines = [
+        "[2026-11-29 17:25:56 TP0] server_args={'mem_fraction_static': 0.85}",
+        "[2026-11-29 17:25:56 TP1] Load weight begin. avail mem=99.00 GB",
+        "[2026-11-29 17:25:56 TP0] Load weight begin. avail mem=23.00 GB",
+        "[2026-11-29 17:25:56 TP0] Load weight end. elapsed=1 s, avail mem=6.00 GB, mem usage=17.00 GB.",
+        "[2026-11-29 17:25:56 TP0] Load weight begin. avail mem=6.00 GB",
+        "[2026-11-29 17:25:56 TP0] Load weight end. elapsed=1 s, avail mem=3.00 GB, mem usage=3.00 GB.",
+    ]
+    error = "RuntimeError: Not enough GPU memory for hybrid (mamba/linear-attention) state cache"
+    found = diagnose("\n".join(lines) + "\n" + TRACE.format(rank=0, error=error), SCHEMA)
+    assert found.remedy.startswith("raise 'mem_fraction_static' above 0.91: 23.0 GiB were free, the weights took 20.0")
+
+
+def test_sglangs_own_reckoning_is_preferred() -> None:
+    error = "RuntimeError: Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.3. Raise "
+    error += "--mem-fraction-static above 0.512 (minimum viable = 1 - available/pre = 0.4912)."
+    text = "[2026-11-29 17:25:56] Load weight begin. avail mem=25.02 GB\n"
+    text += "[2026-11-29 17:25:56] Load weight end. elapsed=0.13 s, avail mem=9.74 GB, mem usage=15.28 GB.\n"
+    found = diagnose("mem_fraction_static=0.3\n" + text + TRACE.format(rank=0, error=error), SCHEMA)
+    assert found.remedy.startswith("raise 'mem_fraction_static' above 0.512, or spread")
+
+
 def test_progress_bars_are_lines_of_their_own() -> None:
     text = "[2026-11-29 17:25:56] Load weight begin. avail mem=9 GB\nLoading: 1 %\rLoading: 2 %\r\n"
     found = diagnose(text, SCHEMA)

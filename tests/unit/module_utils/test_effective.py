@@ -45,12 +45,45 @@ def test_requests_that_the_memory_does_not_allow() -> None:
 
 def test_a_limit_of_several_schedulers_is_that_of_all() -> None:
     states = [{"effective_max_running_requests_per_dp": 2, "memory_usage": {"token_capacity": 100}}] * 3
-    answer = {"max_running_requests": 8, "page_size": 16, "internal_states": states}
+    answer = {"max_running_requests": 8, "page_size": 16, "dp_size": 3, "internal_states": states}
     # 8 for three schedulers are 2 for each
     assert effective({"max_running_requests": 8}, SCHEMA, answer) == Effective(1, (), 6, 300)
     states = [{"effective_max_running_requests_per_dp": 1}] * 3
     (text,) = effective({"max_running_requests": 8}, SCHEMA, {**answer, "internal_states": states}).differences
-    assert text.endswith("allows 3")
+    assert text.endswith("allows 1 for each scheduler")
+    # without attention DP each of them takes them all since 0.5.22
+    (text,) = effective({"max_running_requests": 8}, SCHEMA, {**answer, "attn_dp_size": 1}).differences
+    assert text.endswith("allows 2 for each scheduler")
+
+
+def test_tokens_are_a_limit_of_each_scheduler() -> None:
+    answer = {"dp_size": 2, "internal_states": [{"memory_usage": {"token_capacity": n}} for n in (100000, 60000)]}
+    (text,) = effective({"max_total_tokens": "100k"}, SCHEMA, answer).differences
+    assert text.endswith("allows 60000 for each scheduler")
+    answer["internal_states"][1]["memory_usage"]["token_capacity"] = 100000
+    assert effective({"max_total_tokens": "100k"}, SCHEMA, answer).differences == ()
+
+
+@pytest.mark.parametrize(
+    ("args", "own", "state"),
+    [
+        ({"max_mamba_cache_size": 48}, {"max_mamba_cache_size": 48, "dp_size": 2}, {"max_mamba_cache_size": 24}),
+        (
+            {"speculative_num_steps": 3},
+            {"speculative_num_steps": 3, "speculative_adaptive": True},
+            {"speculative_num_steps": 1},
+        ),
+        (
+            {"load_format": "auto_x"},
+            {"load_format": "auto_x", "speculative_draft_load_format": "dummy"},
+            {"load_format": "dummy"},
+        ),
+    ],
+)
+def test_what_a_scheduler_sets_for_itself_is_no_difference(
+    args: dict[str, Any], own: dict[str, Any], state: dict[str, Any]
+) -> None:
+    assert effective(args, SCHEMA, {**own, "internal_states": [state]}).differences == ()
 
 
 def test_tokens_are_rounded_to_pages() -> None:

@@ -427,6 +427,13 @@ def test_the_value_of_a_secret_is_not_in_the_evidence_whatever_its_name(deployme
     assert lines == ["(a line with secrets was left out)"] * 5 + ["first of all", "401: set HF_TOKEN"]
 
 
+@pytest.mark.parametrize("before", [380, 395, 399, 400])
+def test_a_secret_at_the_cut_of_a_long_line_is_found(deployment: Deployment, before: int) -> None:
+    deployment.log = ["x" * before + KEY]
+    deployment.change(active="failed", sub="failed")
+    assert KEY[:4] not in deployment.failure()
+
+
 def test_a_secret_is_not_in_the_cause_either(deployment: Deployment) -> None:
     deployment.log = ["Traceback (most recent call last):", f"ValueError: the key {KEY} is wrong"]
     deployment.change(active="failed", sub="failed")

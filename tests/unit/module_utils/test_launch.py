@@ -490,6 +490,7 @@ def test_the_record_of_a_launch(supervisor: Supervisor, host: Host, instance: In
         "host": "127.0.0.1",
         "port": instance.port,
         "args": {"tp_size": 2, "context_length": "32k"},
+        "user": host.user,
         "secrets": ["api_key"],
     }
     assert (launch_folder(host, launch) / "unit").read_text() == unit_of()
@@ -782,54 +783,91 @@ def test_a_port_of_the_instance_itself_is_no_problem(supervisor: Supervisor, hos
 
 
 def proved(host: Host, launch: str) -> str:
+    (host.release / "venv/bin").mkdir(parents=True, exist_ok=True)
+    (host.release / "venv/bin/python").touch()
     launches.keep_verdict(host.state, "a", launch, {"tokens": 8})
     return launch
 
 
+@pytest.fixture
+def ordered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches of one second follow each other by their ids too."""
+    numbers = iter(range(100))
+    monkeypatch.setattr(launches, "_new_id", lambda: f"20260101T000000Z-{next(numbers):06}")
+
+
 def test_a_failed_launch_returns_to_the_newest_that_was_proved(
-    supervisor: Supervisor, host: Host, instance: Instance
+    supervisor: Supervisor, ordered: None, host: Host, instance: Instance
 ) -> None:
-    (host.release / "venv/bin").mkdir(parents=True, exist_ok=True)
-    (host.release / "venv/bin/python").touch()
     first = proved(host, launches.start(instance, host, SCHEMA, {}))
     good = proved(host, launches.start(dataclasses.replace(instance, port=30001), host, SCHEMA, {"resolved": {"x": 1}}))
     bad = launches.start(dataclasses.replace(instance, port=30002), host, SCHEMA, {})
-    assert first < good < bad or len({first, good, bad}) == 3
     assert launches.is_good(host.state, "a", good) and not launches.is_good(host.state, "a", bad)
-    newest = max(first, good)
-    assert launches.last_good(host.state, "a", bad) == newest
-    again = launches.start_again(host.state, "a", newest)
+    assert launches.last_good(host.state, "a", bad) == good
+    again = launches.start_again(host.state, "a", good)
     unit = systemd.read_unit("a")
     assert systemd.launch_of(unit) == again
-    old = (host.launch_folder("a", newest) / "unit").read_text()
-    assert unit == old.replace(newest, again) and newest not in unit
-    folder, before = host.launch_folder("a", again), host.launch_folder("a", newest)
-    for name in instance.secret_files:
-        assert (folder / name).read_bytes() == (before / name).read_bytes()
-        assert (folder / name).stat().st_mode == (before / name).stat().st_mode
-        assert (folder / name).stat().st_uid == (before / name).stat().st_uid
+    old = (host.launch_folder("a", good) / "unit").read_text()
+    assert unit == old.replace(good, again) and good not in unit
+    folder, before = host.launch_folder("a", again), host.launch_folder("a", good)
+    for path in (before, *(before / name for name in instance.secret_files)):
+        copy = folder / path.name if path != before else folder
+        assert (copy.stat().st_mode, copy.stat().st_uid) == (path.stat().st_mode, path.stat().st_uid)
+        assert path == before or copy.read_bytes() == path.read_bytes()
     record = launches.record_of(host.state, "a")
-    assert (record["launch"], record["again"]) == (again, newest)
+    assert (record["launch"], record["again"]) == (again, good)
     assert not launches.is_good(host.state, "a", again)  # it is to be proved itself
+    # and the next return goes further back, not forth to what was left
+    proved(host, again)
+    assert launches.last_good(host.state, "a", again) == first
+    assert launches.last_good(host.state, "a", first) is None
+    # what was returned to is where a later failure returns to
+    assert launches.last_good(host.state, "a", launches.start(instance, host, SCHEMA, {})) == again
 
 
-def test_what_can_not_be_started_again_is_no_way_back(supervisor: Supervisor, host: Host, instance: Instance) -> None:
+@pytest.mark.parametrize("mask", [0o077, 0o000])
+def test_a_return_does_not_depend_on_the_umask(
+    supervisor: Supervisor, ordered: None, host: Host, instance: Instance, mask: int
+) -> None:
+    launch = proved(host, launches.start(instance, host, SCHEMA, {}))
+    os.umask(mask)
+    folder = host.launch_folder("a", launches.start_again(host.state, "a", launch))
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o750
+
+
+def test_a_return_to_another_user_gives_the_folders_back(
+    supervisor: Supervisor, ordered: None, host: Host, instance: Instance
+) -> None:
+    launch = proved(host, launches.start(instance, host, SCHEMA, {}))
+    launches.start(instance, dataclasses.replace(host, user="daemon"), SCHEMA, {})
+    launches.start_again(host.state, "a", launch)
+    user = pwd.getpwnam(host.user)
+    assert host.home("a").stat().st_uid == user.pw_uid
+    assert {path.stat().st_gid for path in (host.home("a"), host.state / "a")} == {user.pw_gid}
+
+
+def test_what_can_not_be_started_again_is_no_way_back(
+    supervisor: Supervisor, ordered: None, host: Host, instance: Instance
+) -> None:
     launch = proved(host, launches.start(instance, host, SCHEMA, {}))
     assert launches.last_good(host.state, "a", launch) is None  # it is the present one
-    assert launches.last_good(host.state, "a", None) is None  # its release has no interpreter
+    (host.release / "venv/bin/python").unlink()
+    assert launches.last_good(host.state, "a", None) is None
     with pytest.raises(Refused, match=r"the release .* is gone"):
         launches.start_again(host.state, "a", launch)
     with pytest.raises(Refused, match="launch L of instance 'a' is not kept"):
         launches.start_again(host.state, "a", "L")
 
 
-def test_the_last_good_launch_is_not_pruned(supervisor: Supervisor, host: Host, instance: Instance) -> None:
+def test_the_last_good_launch_is_not_pruned(
+    supervisor: Supervisor, ordered: None, host: Host, instance: Instance
+) -> None:
     older = proved(host, launches.start(instance, host, SCHEMA, {}))
     good = proved(host, launches.start(instance, host, SCHEMA, {}))
     later = [launches.start(instance, host, SCHEMA, {}) for _ in range(8)]
     kept = {path.name for path in (host.state / "a/launches").iterdir()}
-    assert max(older, good) in kept and later[-1] in kept
-    assert len(kept) <= launches.KEPT_LAUNCHES + 1
+    assert {good, later[-1]} <= kept and older not in kept
+    assert len(kept) == launches.KEPT_LAUNCHES + 1
 
 
 def test_the_first_verdict_is_kept(supervisor: Supervisor, host: Host, instance: Instance) -> None:

@@ -74,7 +74,7 @@ def test_every_option_that_is_advised_is_in_the_release(version: str) -> None:
 def sample(pattern: str) -> str:
     """Return words that the first alternative of a pattern matches."""
     words = re.sub(r"\(\?:(.*?)\|.*?\)\??", r"\1", re.split(r"\|(?![^(]*\))", pattern)[0])
-    words = re.sub(r"\(\\d\+\)|\\d\+", "7", words.replace(".*", " x ").lstrip("^"))
+    words = re.sub(r"\(\\d\+\)|\\d\+|\(\[\\d\.\]\+\)", "7", words.replace(".*", " x ").lstrip("^"))
     return re.sub(r"\\(\W)", r"\1", re.sub(r"\[(\w)\w*\]", r"\1", words)).replace("(?:es)?", "")
 
 

@@ -32,7 +32,8 @@ def host(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         def exit_json(self, **result: Any) -> None:
             facts["result"] = result
 
-        def fail_json(self, msg: str) -> None:
+        def fail_json(self, msg: str, instances: list[Any]) -> None:
+            facts["results"] = instances
             raise Exit(msg)
 
     @contextlib.contextmanager
@@ -89,8 +90,9 @@ def test_a_launch_may_be_named(host: dict[str, Any]) -> None:
         sglang_rollback.main()
 
 
-def test_nothing_is_started_while_one_can_not_be(host: dict[str, Any]) -> None:
-    host["params"] |= {"instances": ["a", "b"], "unproved_only": False}
-    with pytest.raises(Exit):
+def test_the_others_do_not_wait_for_one_that_can_not_return(host: dict[str, Any]) -> None:
+    host["params"] |= {"instances": ["b", "a"], "unproved_only": False}
+    with pytest.raises(Exit, match="instance 'b' has no earlier launch"):
         sglang_rollback.main()
-    assert host["started"] == []
+    assert host["started"] == [("a", "GOOD")]
+    assert [result["launch"] for result in host["results"]] == [None, "NEW"]

@@ -13,6 +13,7 @@ import yaml
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch, release
 from ansible_collections.gpuops.sglang.plugins.module_utils import preflight as preflights
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import secret_problems
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.preflight import Preflight
 from ansible_collections.gpuops.sglang.plugins.module_utils.preflight_judge import Judged
 from ansible_collections.gpuops.sglang.plugins.module_utils.schema_probe import describe
@@ -70,7 +71,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         def exit_json(self, **result: Any) -> None:
             facts["result"] = result
 
-        def fail_json(self, msg: str) -> None:
+        def fail_json(self, msg: str, started: list[str]) -> None:
+            facts["told"] = started
             raise Exit(msg)
 
     def compare(instance: launch.Instance, *_: Any) -> launch.Comparison:
@@ -87,6 +89,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def start(instance: launch.Instance, _host: Any, _schema: Any, told: Any) -> str:
         assert facts["held"]
         facts["started"].append(instance.name)
+        if instance.name == facts.get("fails"):
+            raise Refused("it does not start")
         assert told == {
             "accepted": {"page_size": 64},
             "accept_changes": {"page_size": "measured"},
@@ -131,6 +135,7 @@ def test_what_differs_is_started_and_told(host: dict[str, Any], check_mode: bool
             {"name": "a", "launch": "L0", "reasons": []},
             {"name": "b", "launch": "L0" if check_mode else "L1", "reasons": ["secrets differ"]},
         ],
+        "started": [] if check_mode else ["b"],
         "unlisted": ["old"],
         "diff": [{"before": "before", "after": "after", "before_header": unit, "after_header": unit}],
     }
@@ -147,6 +152,17 @@ def test_nothing_is_started_while_sglang_would_refuse_one(host: dict[str, Any], 
         sglang_service.main()
     assert [name for name, _keep in host["asked"]] == ["a", "b"]
     assert host["started"] == []
+
+
+def test_what_was_started_is_told_when_one_fails(host: dict[str, Any]) -> None:
+    host |= {"compared": {"a": ["not installed"], "b": ["not installed"]}, "fails": "b"}
+    with pytest.raises(Exit, match="it does not start"):
+        sglang_service.main()
+    assert host["told"] == ["a", "b"]  # both were stopped before
+    host |= {"problems": ["no"], "told": None}
+    with pytest.raises(Exit, match="no"):
+        sglang_service.main()
+    assert host["told"] == []
 
 
 def test_nothing_is_changed_where_nothing_differs(host: dict[str, Any]) -> None:
