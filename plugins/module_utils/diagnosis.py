@@ -126,7 +126,7 @@ def _evidence(lines: Sequence[str], position: int) -> Iterator[str]:
     """Yield what the launch said of memory before, where it happened in the program, and the cause."""
     memory = [line for line in lines[:position] if MEMORY.search(line)] if _is_memory(lines[position]) else []
     places = [line for line in lines[:position] if line.lstrip().startswith("File ")][-2:]
-    rest = [] if memory or places else [line for line in lines[max(0, position - 3) : position]]
+    rest = () if memory or places else lines[max(0, position - 3) : position]
     yield from [*memory[: EVIDENCE - 4], *rest, *places, *lines[position : position + 2]][:EVIDENCE]
 
 
