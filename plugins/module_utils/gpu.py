@@ -21,11 +21,6 @@ def device() -> str | None:
     return "cuda" if _nvidia() or (ROOT / "dev/kfd").exists() else None
 
 
-def count() -> int | None:
-    """Return the number of NVIDIA GPUs, or None where there are none: it is not known."""
-    return len(_nvidia()) or None
-
-
 def inventory() -> list[str]:
     """Return what tells one set of GPUs and driver from another, without what changes while they work."""
     texts = [ROOT / "proc/driver/nvidia/version", *sorted(ROOT.glob("proc/driver/nvidia/gpus/*/information"))]

@@ -115,9 +115,11 @@ def examined(
             refusals.append(str(refused))
     if answer is None:
         # what is written under a name that is no option may be anything
-        shown = {option: instance.args[option] if canonical(option, schema) else MASK for option in wrong}
-        shown.update((option, MASK) for option in wrong if option in SECRET)
-        rows = [Judged(option, shown[option], None, "refused", why=why) for option, why in wrong.items()]
+        plain = {name for name in wrong if "-" not in name and name not in SECRET and canonical(name, schema)}
+        rows = [
+            Judged(name, instance.args[name] if name in plain else MASK, None, "refused", why=why)
+            for name, why in wrong.items()
+        ]
         answer = Preflight(instance.name, "", False, tuple(rows), (), (), {})
     return {
         "name": answer.instance,

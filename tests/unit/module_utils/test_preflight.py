@@ -147,11 +147,12 @@ def test_an_interpreter_without_an_answer_is_refused_without_the_secret(host: Ho
 def test_wrong_arguments_are_told_by_option_without_asking(
     host: Host, instance: Instance, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    args = {**instance.args, "max_bananas": 1, "api_key": "sk-1"}
+    args = {**instance.args, "max_bananas": 1, "api_key": "sk-1", "api-key": "sk-1", "tp_size": "many"}
     result = preflight.examined(dataclasses.replace(instance, args=args), host, SCHEMA, {}, keep=True)
     assert asked == [] and result["sglang_version"] == ""
     rows = {row["option"]: (row["verdict"], row["requested"]) for row in result["options"]}
-    assert rows == {"max_bananas": ("refused", "(secret)"), "api_key": ("refused", "(secret)")}
+    masked = dict.fromkeys(["max_bananas", "api_key", "api-key"], ("refused", "(secret)"))
+    assert rows == {**masked, "tp_size": ("refused", "many")}
     (problem,) = result["problems"]
     assert "max_bananas" in problem and "sk-1" not in json.dumps(result)
 
