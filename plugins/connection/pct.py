@@ -275,9 +275,8 @@ class Connection(SshConnection):
 
     def _send_initial_data(self, fh: Any, in_data: bytes, ssh_process: Any) -> None:
         # beside the reading of the output, or a command that answers while it reads would wait for ever
-        threading.Thread(
-            target=feed, args=(os.fdopen(os.dup(fh.fileno()), "wb", buffering=0), in_data), daemon=True
-        ).start()
+        pipe = os.fdopen(os.dup(fh.fileno()), "wb", buffering=0)
+        threading.Thread(target=feed, args=(pipe, in_data), daemon=True).start()
         fh.close()
 
     def put_file(self, in_path: str, out_path: str) -> Result:

@@ -64,7 +64,8 @@ def diagnose(text: str, schema: Schema, gpu_memory: float | None = None) -> Diag
     lines = [line.rstrip() for line in re.split(r"[\r\n]", text) if line.strip()]
     position = _cause(lines)
     before = lines if position is None else lines[: position + 1]
-    stage = next((name for pattern, name in reversed(STAGES) if _some(pattern, before)), FIRST_STAGE)
+    said = "\n".join(before)
+    stage = next((name for pattern, name in reversed(STAGES) if re.search(pattern, said)), FIRST_STAGE)
     if position is None:
         return Diagnosis(stage, "", tuple(lines[-EVIDENCE:]), "")
     cause = TIME.sub("", lines[position])
@@ -124,14 +125,12 @@ def _chain(lines: Sequence[str], position: int) -> list[int]:
 
 def _evidence(lines: Sequence[str], position: int) -> Iterator[str]:
     """Yield what the launch said of memory before, where it happened in the program, and the cause."""
-    memory = [line for line in lines[:position] if MEMORY.search(line)] if _is_memory(lines[position]) else []
+    memory = (
+        [line for line in lines[:position] if MEMORY.search(line)] if re.search("[Mm]emory", lines[position]) else []
+    )
     places = [line for line in lines[:position] if line.lstrip().startswith("File ")][-2:]
     rest = () if memory or places else lines[max(0, position - 3) : position]
     yield from [*memory[: EVIDENCE - 4], *rest, *places, *lines[position : position + 2]][:EVIDENCE]
-
-
-def _is_memory(line: str) -> bool:
-    return bool(re.search(r"[Mm]emory|OutOfMemory", line))
 
 
 def _memory_remedy(cause: str, lines: Sequence[str], gpu_memory: float | None) -> str | None:
@@ -178,7 +177,3 @@ def _memory_remedy(cause: str, lines: Sequence[str], gpu_memory: float | None) -
         f"{said} nothing for the caches: see with nvidia-smi whether another process holds the GPU, else spread the "
         "weights over more GPUs by 'tp_size' or take a quantized model"
     )
-
-
-def _some(pattern: str, lines: Sequence[str]) -> bool:
-    return any(re.search(pattern, line) for line in lines)

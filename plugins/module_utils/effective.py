@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import TYPES, Compared, compared
-from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema, canonical
+from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema, written_as
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ def effective(
     tokens = [_mapping(state.get("memory_usage")).get("token_capacity") for state in states]
     # attention DP divides the requests among the schedulers, and SGLang rounds tokens down to whole pages
     divided, page = _groups(info), int(info.get("page_size") or 1)
-    for flag, limits, parts, slack in (
-        ("--max-running-requests", requests, divided, 0),
-        ("--max-total-tokens", tokens, 1, page - 1),
+    for option, limits, parts, slack in (
+        ("max_running_requests", requests, divided, 0),
+        ("max_total_tokens", tokens, 1, page - 1),
     ):
-        name = next((name for name in args if canonical(name, schema) == flag and args[name] is not None), None)
+        name = written_as(option, args, schema)
         known = [limit for limit in limits if isinstance(limit, (int, float))]
-        if name and known and min(known) < _whole(args[name]) // parts - slack:
+        if name and args[name] is not None and known and min(known) < _whole(args[name]) // parts - slack:
             each = " for each scheduler" if len(states) > 1 else ""
             told.append((name, f"the memory that is left allows {min(known)}{each}"))
     seen = {option: text for option, text in reversed(told) if option not in accepted}

@@ -14,17 +14,20 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, sockets
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils import release as releases
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import SECRET
-from ansible_collections.gpuops.sglang.plugins.module_utils.diagnosis import Diagnosis, diagnose
 from ansible_collections.gpuops.sglang.plugins.module_utils.effective import effective
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema
+from ansible_collections.gpuops.sglang.plugins.module_utils.secret_forms import forms_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+
+if TYPE_CHECKING:
+    from ansible_collections.gpuops.sglang.plugins.module_utils.diagnosis import Diagnosis
 
 HTTP_TIMEOUT = 30  # s: SGLang's own health check gives up after 20
 POLL = 1  # s
@@ -195,6 +198,9 @@ def _report(what: str, found: Diagnosis, secrets: Mapping[str, str], invocation:
 
 
 def _diagnosis(invocation: str, schema: Schema) -> Diagnosis:
+    # a module is compiled anew in each run, and most runs have nothing to diagnose
+    from ansible_collections.gpuops.sglang.plugins.module_utils.diagnosis import diagnose
+
     return diagnose("\n".join(systemd.log(invocation, LOG_LINES)), schema, gpu.memory_total())
 
 
@@ -202,8 +208,7 @@ def _masked(line: str, secrets: Mapping[str, str]) -> str:
     """SGLang logs all its arguments once, keys included: leave such a line out of a report."""
     names = (*SECRET, *(name for name in secrets if not name.isupper()))  # a variable's name may be in a hint
     named = any(name in line.replace("-", "_") for name in names)
-    parts = [part for value in secrets.values() for part in value.splitlines() if part.strip()]
-    secret = named or any(part in line for part in parts)
+    secret = named or any(form in line for value in secrets.values() for form in forms_of(value))
     return "(a line with secrets was left out)" if secret else line[:400]
 
 

@@ -21,7 +21,6 @@ import pwd
 import re
 import secrets as random
 import shutil
-import stat
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -218,16 +217,6 @@ def start(instance: Instance, host: Host, schema: Mapping[str, Any], told: Mappi
     `told` goes into the record: what the preflight said of it.
     """
     launch = _new_id()
-    user = _ensure_user(host.user)
-    folder = host.launch_folder(instance.name, launch)
-    os.umask(0o022)
-    with writing_below(host.state):
-        _make_folders(host.state, instance.name, launch, user)
-    unit = _unit(instance, host, schema, launch)
-    for name, text in instance.secret_files.items():
-        # SGLang itself reads its --config file; the variables are read by systemd
-        write_whole(folder / name, text, 0o600, (user.pw_uid if name == "secrets.yaml" else 0, user.pw_gid))
-    write_whole(folder / "unit", unit, 0o640)
     record = {
         "launch": launch,
         "instance": instance.name,
@@ -241,10 +230,24 @@ def start(instance: Instance, host: Host, schema: Mapping[str, Any], told: Mappi
         "user": host.user,
         **told,
     }
+    return _begin(host.state, record, _unit(instance, host, schema, launch), instance.secret_files)
+
+
+def _begin(state: Path, record: Mapping[str, Any], unit: str, secret_files: Mapping[str, str]) -> str:
+    """Write down the launch that `record` is of, start it in place of the running one and return its id."""
+    instance, launch, user = record["instance"], record["launch"], _ensure_user(record["user"])
+    folder = state / instance / "launches" / launch
+    os.umask(0o022)
+    with writing_below(state):
+        _make_folders(state, instance, launch, user)
+    for name, text in secret_files.items():
+        # SGLang itself reads its --config file; the variables are read by systemd
+        write_whole(folder / name, text, 0o600, (user.pw_uid if name == "secrets.yaml" else 0, user.pw_gid))
+    write_whole(folder / "unit", unit, 0o640)
     write_whole(folder / "launch.json", json.dumps(record, indent=1, sort_keys=True), 0o640)
-    systemd.start_launch(instance.name, unit)
+    systemd.start_launch(instance, unit)
     _prune(folder.parent, launch)
-    return launch
+    return str(launch)
 
 
 def _make_folders(state: Path, instance: str, launch: str, user: pwd.struct_passwd) -> None:
@@ -312,22 +315,10 @@ def start_again(state: Path, instance: str, earlier: str) -> str:
     if problem:
         raise Refused(problem)
     launch, old = _new_id(), state / instance / "launches" / earlier
-    folder = old.with_name(launch)
     record = _read_record(old) or {}
-    user = _ensure_user(record["user"])
-    os.umask(0o022)
-    with writing_below(state):
-        _make_folders(state, instance, launch, user)
-        for path in [old / "unit", *old.glob("secrets.*")]:
-            text, there = path.read_bytes().decode(), path.stat()
-            if path.name == "unit":
-                text = text.replace(earlier, launch)
-            write_whole(folder / path.name, text, stat.S_IMODE(there.st_mode), (there.st_uid, there.st_gid))
     record.update(launch=launch, started=time.time(), again=record.get("again") or earlier)
-    write_whole(folder / "launch.json", json.dumps(record, indent=1, sort_keys=True), 0o640)
-    systemd.start_launch(instance, (folder / "unit").read_text(encoding="utf-8"))
-    _prune(folder.parent, launch)
-    return launch
+    unit = (old / "unit").read_text(encoding="utf-8").replace(earlier, launch)
+    return _begin(state, record, unit, _secrets_in_place(old))
 
 
 def record_of(state: Path, instance: str) -> dict[str, Any]:

@@ -37,6 +37,12 @@ def canonical(name: str, schema: Schema) -> str | None:
     return next((main for main, option in schema.items() if flag in option["aliases"]), None)
 
 
+def written_as(name: str, args: Mapping[str, Any], schema: Schema) -> str | None:
+    """Return the name in `args` of the option that `name` stands for, which may be an alias, or None."""
+    flag = canonical(name, schema)
+    return next((written for written in args if flag and canonical(written, schema) == flag), None)
+
+
 def names(schema: Schema) -> dict[str, str]:
     """Return every name that an operator may write -> the main name of its option."""
     return {

@@ -35,12 +35,12 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import (
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, last_lines, write_whole, writing_below
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema, canonical
 from ansible_collections.gpuops.sglang.plugins.module_utils.preflight_judge import Judged, Problem, judge
+from ansible_collections.gpuops.sglang.plugins.module_utils.secret_forms import forms_of
 
 TIMEOUT = 900  # s: a cold start of the interpreter took 125 s
 MASK = "(secret)"
 # Fields that may hold a secret wherever it is from
 HIDDEN = (*SECRET, "watermark_config", "watermark_key", "watermark_key_b")
-SHORTEST = 8  # characters of a value inside a JSON secret that is looked for elsewhere; a shorter one may be any word
 LOADED_WHOLE = ("auto", "safetensors", "pt")  # values of load_format that read all files of a directory
 
 
@@ -192,7 +192,7 @@ def _ask(instance: launch.Instance, host: launch.Host, schema: Schema) -> prefli
 
 def masked(value: Any, secrets: Mapping[str, str]) -> Any:
     """Return `value` with every secret in its texts replaced, also the single values of one that is JSON."""
-    parts = sorted({part for text in secrets.values() for part in _parts(text)}, key=len, reverse=True)
+    parts = sorted({part for text in secrets.values() for part in forms_of(text)}, key=len, reverse=True)
 
     def clean(value: Any) -> Any:
         if isinstance(value, dict):
@@ -205,24 +205,6 @@ def masked(value: Any, secrets: Mapping[str, str]) -> Any:
         return value
 
     return clean(value)
-
-
-def _parts(secret: str) -> Iterator[str]:
-    """Yield a secret as it may stand in a text."""
-    forms = (secret, *secret.splitlines(), json.dumps(secret)[1:-1], repr(secret)[1:-1])
-    yield from (form for form in forms if form.strip())
-    try:
-        left = [json.loads(secret)]
-    except (ValueError, RecursionError):
-        return
-    while left:
-        value = left.pop()
-        if isinstance(value, dict):
-            left += value.values()
-        elif isinstance(value, list):
-            left += value
-        elif isinstance(value, str) and len(value) >= SHORTEST:
-            yield from (value, json.dumps(value)[1:-1], repr(value)[1:-1])
 
 
 def _stand_ins(secrets: Mapping[str, str], schema: Schema) -> dict[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import Compared, compared
-from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema, canonical, name_of
+from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema, canonical, name_of, written_as
 from ansible_collections.gpuops.sglang.plugins.module_utils.preflight_probe import Report
 from ansible_collections.gpuops.sglang.plugins.module_utils.remedies import remedy
 
@@ -61,10 +61,11 @@ def judge(
 
     `accepted` names options and variables -> why a change is accepted, `found` are problems of the model's files.
     """
-    problems = [*_problems(args, schema, report, accepted), *found]
-    refused = {_written(problem.option, args, schema): problem for problem in problems}
+    asked = compared(args, schema, report["resolved"])
+    problems = [*_problems(args, schema, report, accepted, asked), *found]
+    refused = {written_as(problem.option, args, schema) or problem.option: problem for problem in problems}
     rows, texts = [], [str(problem) for problem in problems]
-    resolved = {one.option: one for one in compared(args, schema, report["resolved"])}
+    resolved = {one.option: one for one in asked}
     for option in sorted(name for name, value in args.items() if value is not None):
         one = resolved.get(option)
         if option in refused:
@@ -98,7 +99,11 @@ def _compared(one: Compared, report: Report, accepted: Mapping[str, str]) -> Jud
 
 
 def _problems(
-    args: Mapping[str, Any], schema: Schema, report: Report, accepted: Mapping[str, str]
+    args: Mapping[str, Any],
+    schema: Schema,
+    report: Report,
+    accepted: Mapping[str, str],
+    asked: Sequence[Compared],
 ) -> Iterator[Problem]:
     version, resolved = report["version"], report["resolved"]
     if report["error"]:
@@ -113,7 +118,7 @@ def _problems(
             instead = f"write {near}" if near else "delete it from 'env'"
             yield Problem(name, f"SGLang {version} does not read the variable {name}", f"{instead}, or {ACCEPT}")
     if resolved:
-        yield from _ranges(compared(args, schema, resolved))
+        yield from _ranges(asked)
         yield from _device(args, resolved, report["model"].get("gpus"))
         if resolved["device"] != "cpu":  # there SGLang fills up with heads of zeros
             yield from _divisions(resolved, report["model"])
@@ -164,12 +169,6 @@ def _divisions(resolved: Mapping[str, Any], model: Mapping[str, Any]) -> Iterato
     if experts and ep_size > 1 and total % ep_size:
         why = f"'ep_size' is {ep_size}, which does not divide the model's {total} experts"
         yield Problem("ep_size", why, "set it to a divisor")
-
-
-def _written(option: str, args: Mapping[str, Any], schema: Schema) -> str:
-    """Return the name under which an operator wrote an option, which may be an alias."""
-    flag = canonical(option, schema)
-    return next((name for name in args if flag and canonical(name, schema) == flag), option)
 
 
 def _named(words: str, args: Mapping[str, Any], schema: Schema) -> str:

@@ -10,6 +10,7 @@ Nothing is loaded on a GPU and no weight is read. A process of its own is needed
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -90,14 +91,11 @@ def try_model(args: Any, report: Report) -> None:
     text = config.hf_text_config
     experts = [getattr(text, name, None) for name in ("num_experts", "n_routed_experts", "num_local_experts")]
     report["model"] = {
-        "architectures": list(getattr(config.hf_config, "architectures", None) or ()),
         "attention_heads": getattr(config, "num_attention_heads", None),
-        "context_length": config.context_len,
         "experts": next((number for number in experts if isinstance(number, int) and number), None),
         "gpus": gpus,  # that this process can see
         "key_value_heads": getattr(config, "num_key_value_heads", None),
         "multimodal": bool(getattr(config, "is_multimodal", False)),
-        "quantization": getattr(config, "quantization", None),
     }
     with noted(report, "architecture"):
         get_model_architecture(config)
@@ -127,20 +125,15 @@ def load_tokenizer(resolved: dict[str, Any]) -> None:
     )
 
 
-class noted:
+@contextlib.contextmanager
+def noted(report: Report, subject: str) -> Iterator[None]:
     """Leave an exception of the block in the report, as a problem of `subject`."""
-
-    def __init__(self, report: Report, subject: str) -> None:
-        self.report = report
-        self.subject = subject
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        if error is not None:
-            self.report["problems"][self.subject] = told(error)
-        return isinstance(error, Exception)
+    try:
+        yield
+    except BaseException as error:
+        report["problems"][subject] = told(error)
+        if not isinstance(error, Exception):
+            raise
 
 
 def trace(args: Any, steps: list[tuple[str, dict[str, Any]]]) -> None:

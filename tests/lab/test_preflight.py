@@ -205,14 +205,13 @@ def processes() -> Iterator[list[str]]:
     thread.join()
 
 
-def test_a_planted_secret_is_nowhere(deployed: None, processes: list[str]) -> None:
+def test_a_planted_secret_is_nowhere(deployed: None, processes: list[str], tmp_path: Path) -> None:
     # SGLang takes a password only with these; it does not read them before the start
     args = {**TINY["args"], "ssl_certfile": "/etc/hostname", "ssl_keyfile": "/etc/hostname"}
     extra = other(name="planted", port=30099, args=args, secrets=PLANTED)
-    variables = Path("/tmp/planted.json")
+    variables = tmp_path / "planted.json"
     variables.write_text(json.dumps(extra))  # not on the command line of the test itself
     run = deploy("-l", "ct129", "-vvvv", f"--extra-vars=@{variables}", playbook="playbooks/preflight.yml")
-    variables.unlink()
     assert run.status == 0, run
     kept = in_container("cat", "/var/lib/sglang/planted/preflight.json")
     assert json.loads(kept)["report"]["resolved"]["api_key"] == "(secret)"

@@ -434,6 +434,16 @@ def test_a_secret_at_the_cut_of_a_long_line_is_found(deployment: Deployment, bef
     assert KEY[:4] not in deployment.failure()
 
 
+def test_what_is_inside_a_json_secret_is_not_in_the_evidence(deployment: Deployment) -> None:
+    deployment.secrets += (
+        "model-loader-extra-config: " + json.dumps(json.dumps({"a": [{"token": "inner-token"}]})) + "\n"
+    )
+    deployment.log = ["the store refuses inner-token", "the end"]
+    deployment.change(active="failed", sub="failed")
+    text = deployment.failure()
+    assert "inner-token" not in text and "the end" in text
+
+
 def test_a_secret_is_not_in_the_cause_either(deployment: Deployment) -> None:
     deployment.log = ["Traceback (most recent call last):", f"ValueError: the key {KEY} is wrong"]
     deployment.change(active="failed", sub="failed")
