@@ -154,6 +154,7 @@ def _fill_share() -> None:
         SOURCE / "standins/cuda/nvidia-smi",
         SOURCE / "standins/cuda/sitecustomize.py",
         SOURCE / "speed/sitecustomize.py",
+        *(SOURCE / "standins/server").glob("*.py"),
     ):
         put(SHARE / source.relative_to(SOURCE), source.read_bytes(), source.stat().st_mode & 0o777)
     for script, folder in (("wheels.py", "wheels"), ("tiny_model.py", "models/tiny-qwen3")):

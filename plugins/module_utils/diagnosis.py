@@ -10,23 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema
+from ansible_collections.gpuops.sglang.plugins.module_utils.progress import FIRST_STAGE, STAGES
 from ansible_collections.gpuops.sglang.plugins.module_utils.remedies import known_remedy, remedy
 
 EVIDENCE = 10  # lines
 CONTINUED = 12  # lines that may belong to a cause
-
-# Words that begin a stage -> what the server does from there on (research on SGLang 0.5.4 to 0.5.23).
-STAGES = (
-    (r"server_args=", "preparing"),
-    (r"Init (?:torch distributed|parallel) begin", "joining its GPUs"),
-    (r"Load weight begin", "loading weights"),
-    (r"Load weight end", "sizing its caches"),
-    (r"Memory pool end|KV Cache is allocated", "preparing to compute"),
-    (r"Capture .*(?:cuda|CUDA) graph begin", "capturing graphs"),
-    (r"Application startup complete", "trying a first request"),
-    (r"The server is fired up", "serving"),
-)
-FIRST_STAGE = "reading its arguments"
 
 TRACEBACK = "Traceback (most recent call last)"
 # After a traceback's head the first line like this says what was raised; INFO: and the like are of another writer.

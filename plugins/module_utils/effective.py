@@ -23,6 +23,7 @@ class Effective:
     differences: tuple[str, ...]
     requests: int | None  # at a time, of all schedulers together
     tokens: int | None  # that their KV caches hold
+    memory: dict[str, float]  # GiB that the first scheduler tells of, e.g. weight, kvcache, graph
 
 
 def effective(
@@ -55,7 +56,10 @@ def effective(
             told.append((name, f"the memory that is left allows {min(known)}{each}"))
     seen = {option: text for option, text in reversed(told) if option not in accepted}
     differences = tuple(f"{option}: requested {args[option]!r}, {seen[option]}" for option in sorted(seen))
-    return Effective(len(top), differences, _sum(requests), _sum(tokens))
+    usage = _mapping(states[0].get("memory_usage")) if states else {}
+    sizes = {name: usage.get(name) for name in ("weight", "kvcache", "graph")}
+    memory = {name: float(size) for name, size in sizes.items() if isinstance(size, (int, float))}
+    return Effective(len(top), differences, _sum(requests), _sum(tokens), memory)
 
 
 def _sum(values: Any) -> int | None:

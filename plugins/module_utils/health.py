@@ -11,8 +11,8 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,20 +23,48 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import SEC
 from ansible_collections.gpuops.sglang.plugins.module_utils.effective import effective
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema
+from ansible_collections.gpuops.sglang.plugins.module_utils.processes import duration
 from ansible_collections.gpuops.sglang.plugins.module_utils.secret_forms import forms_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
 if TYPE_CHECKING:
+    from ansible_collections.gpuops.sglang.plugins.module_utils import progress
     from ansible_collections.gpuops.sglang.plugins.module_utils.diagnosis import Diagnosis
 
 HTTP_TIMEOUT = 30  # s: SGLang's own health check gives up after 20
 POLL = 1  # s
+LOOK = 5  # s between two looks at the log for progress
 TOKENS = 8
+OLDER = {"/model_info": "/get_model_info", "/server_info": "/get_server_info"}  # until 0.5.5
 LOG_LINES = 5000  # of a launch that are read for the cause of its end
+IDLE = 0.1  # of a core: a server computes less only when it waits
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("/v1/chat/completions", {
+        "model": "default", "max_tokens": TOKENS, "messages": [{"role": "user", "content": "Say yes."}],
+    }),
+    "structured_output": ("/generate", {
+        "text": "Yes or no?", "sampling_params": {"max_new_tokens": TOKENS, "regex": "(yes|no)"},
+    }),
+}  # fmt: skip
 
 
 class Unhealthy(Exception):
-    """The launch does not serve as asked; the text is the report: cause, evidence from its own log, next step."""
+    """The launch does not serve as asked; the text is the report: cause, evidence from its own log, next step.
+
+    `state` is 'loading' or 'hung' where the process is there and nothing is wrong but that it does not answer.
+    """
+
+    def __init__(self, text: str, state: str = "") -> None:
+        super().__init__(text)
+        self.state = state
+
+
+@dataclass(frozen=True)
+class Wait:
+    """How long a server may take to answer, in s: in all, and without a sign of progress instead of a stage's limit."""
+
+    limit: float | None = None
+    stall: float | None = None
 
 
 @dataclass(frozen=True)
@@ -55,12 +83,15 @@ class Verdict:
     restarts: int
     requests: str  # at a time, e.g. '4 of 48' where SGLang meant to take 48; '' if it does not tell
     kv_tokens: int | None  # room of the KV cache
+    latency: float  # s that the generation took
+    stages: dict[str, float] = field(default_factory=dict)  # of the start -> s
+    memory: dict[str, float] = field(default_factory=dict)  # GiB that the first scheduler tells of
 
 
-def verify(state: Path, instance: str, timeout: int) -> dict[str, Any]:
-    """Wait at most `timeout` s until the launch serves, prove it, and return the Verdict as a mapping.
+def verify(state: Path, instance: str, wait: Wait, requests: Collection[str] = ()) -> dict[str, Any]:
+    """Wait until the launch serves, prove it, and return the Verdict as a mapping.
 
-    The wait ends at once when the process ends. Raises Unhealthy or Refused.
+    `requests` are names in REQUESTS. The wait ends at once when the process ends. Raises Unhealthy or Refused.
     """
     record = launches.record_of(state, instance)
     launch = record["launch"]
@@ -69,8 +100,10 @@ def verify(state: Path, instance: str, timeout: int) -> dict[str, Any]:
         raise Refused(f"instance '{instance}': its release {record['release']} is damaged or gone: deploy it again")
     secrets = launches.secrets_of(state, instance, launch)
     server = _Server(record, secrets.get("api_key"))
-    identity = _wait(record, secrets, schema, server, timeout)
+    identity = _wait(record, secrets, schema, server, wait)
 
+    if secrets.get("api_key") and server.is_open():
+        raise Unhealthy(f"{server.launch}: {server.url} answers without the API key: deploy again")
     model = server.ask("/model_info")
     if model.get("weight_version") != launch:
         raise Unhealthy(
@@ -88,7 +121,11 @@ def verify(state: Path, instance: str, timeout: int) -> dict[str, Any]:
             + "\nAsk for what is reported, correct what makes SGLang change it, or accept it with a reason in "
             "sglang_server_accept_changes."
         )
-    tokens = _generate(instance, server, launch) if model.get("is_generation", True) else 0
+    generates, began = model.get("is_generation", True), time.monotonic()
+    tokens = _generate(instance, server, launch) if generates else 0
+    latency = round(time.monotonic() - began, 3)
+    for name in requests if generates else ():
+        _request(server, name)
     return asdict(
         Verdict(
             instance=instance,
@@ -103,6 +140,9 @@ def verify(state: Path, instance: str, timeout: int) -> dict[str, Any]:
             restarts=identity.restarts,
             requests=_of(found.requests, record.get("resolved", {}).get("max_running_requests")),
             kv_tokens=found.tokens,
+            latency=latency,
+            stages=_stages(launch, identity) if not launches.is_good(state, instance, launch) else {},
+            memory=found.memory,
         )
     )
 
@@ -116,9 +156,8 @@ class _Server:
     """HTTP to one address of this host, never through a proxy."""
 
     def __init__(self, record: Mapping[str, Any], key: str | None) -> None:
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(record["host"], record["host"])
-        scheme = "https" if record["args"].get("ssl_certfile") else "http"
-        self.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{record['port']}"
+        tls = bool(record["args"].get("ssl_certfile"))
+        self.url = launches.local_url(record["host"], record["port"], tls)
         self.launch = f"instance '{record['instance']}', launch {record['launch']}"
         self.headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
         # whose socket it is has been proved; a certificate for the outer name says nothing of a loopback address
@@ -133,10 +172,20 @@ class _Server:
             with self.opener.open(request, timeout=HTTP_TIMEOUT) as answer:
                 content: dict[str, Any] = json.loads(answer.read())
         except urllib.error.HTTPError as error:
+            if error.code == 404 and path in OLDER:
+                return self.ask(OLDER[path], body)
             raise Unhealthy(f"{self.launch}: {self.url}{path} answers {error.code} {error.reason}") from error
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise Unhealthy(f"{self.launch}: {self.url}{path} gives no answer: {error}") from error
         return content
+
+    def is_open(self) -> bool:
+        """Tell whether it answers a request without the key."""
+        try:
+            with self.opener.open(urllib.request.Request(self.url + "/v1/models"), timeout=HTTP_TIMEOUT):
+                return True
+        except (OSError, http.client.HTTPException):
+            return False
 
     def is_up(self) -> bool:
         """Tell whether /health answers 200: the scheduler has answered a request of its own."""
@@ -148,21 +197,23 @@ class _Server:
 
 
 def _wait(
-    record: Mapping[str, Any], secrets: Mapping[str, str], schema: Schema, server: _Server, timeout: int
+    record: Mapping[str, Any], secrets: Mapping[str, str], schema: Schema, server: _Server, wait: Wait
 ) -> systemd.Identity:
     instance, launch, port = record["instance"], record["launch"], record["port"]
-    end = time.monotonic() + timeout
+    began = looked = time.monotonic()
     first = identity = systemd.identity(instance)
+    computed = _computed(identity)
     while True:
         # a look at a server's health may take longer than systemd needs to start the next process
-        if identity.active not in ("active", "reloading") or identity.restarts > first.restarts:
+        if identity.active not in ("active", "reloading", "activating") or identity.restarts > first.restarts or (
+            identity.active == "activating" and not identity.main_pid
+        ):  # fmt: skip
             ended = first.invocation if first.active == "active" else ""
-            ended = ended or systemd.last_invocation(instance, record["started"]) or identity.invocation
-            found = _diagnosis(ended, schema)
+            found = _diagnosis(launch, ended, schema)
             how = identity.exit_status or identity.result
             what = f"instance '{instance}', launch {launch}: the server ended while {found.stage} ({how})"
             now = f"the service is {identity.active} ({identity.sub}) after {identity.restarts} restarts"
-            raise Unhealthy(_report(what, found, secrets, ended, now))
+            raise Unhealthy(_report(what, found, secrets, launch, now))
         running = systemd.running_launch(identity.main_pid)
         if running not in (None, launch):
             raise Unhealthy(
@@ -177,31 +228,79 @@ def _wait(
             )
         if running and owners and server.is_up():
             return identity
-        if time.monotonic() > end:
-            found = _diagnosis(identity.invocation, schema)
-            what = f"instance '{instance}', launch {launch}: not healthy after {timeout} s, it is {found.stage}"
-            if not found.remedy:
-                found = replace(found, remedy="if it still loads, raise sglang_health_timeout")
-            now = f"process {identity.main_pid} still runs"
-            raise Unhealthy(_report(what, found, secrets, identity.invocation, now))
+        moment = time.monotonic()
+        late = wait.limit is not None and moment > began + wait.limit
+        over = f"after {duration(moment - began)}" if late else ""
+        if not over and moment > looked + LOOK:
+            looked = moment
+            still = _stalled(launch, identity, wait.stall)
+            over = f"it has made no progress for {duration(still)}" if still is not None else ""
+        if over:
+            found = _diagnosis(launch, identity.invocation, schema)
+            busy = (_computed(identity) - computed) / (moment - began) > IDLE
+            what = f"instance '{instance}', launch {launch}: not healthy, {over}: it is {found.stage}"
+            state = "loading"
+            if found.stage == "serving":
+                state = "" if busy else "hung"
+                told = (
+                    "it computes, perhaps a long prompt" if busy else "it hangs: it has not computed anything meanwhile"
+                )
+                what, found = f"{what}; {told}", replace(found, cause="" if busy else found.cause)
+            elif not found.remedy and not busy:
+                found = replace(found, remedy="see what it waits for in the evidence; if it still loads, wait longer")
+            raise Unhealthy(_report(what, found, secrets, launch, f"process {identity.main_pid} still runs"), state)
         time.sleep(POLL)
         identity = systemd.identity(instance)
 
 
-def _report(what: str, found: Diagnosis, secrets: Mapping[str, str], invocation: str, now: str) -> str:
+def _computed(identity: systemd.Identity) -> float:
+    """Return the s of CPU that the service's processes have had so far; 0 where the kernel does not tell."""
+    try:
+        told = Path(f"/sys/fs/cgroup{identity.cgroup}/cpu.stat").read_text()
+        return int(dict(line.split() for line in told.splitlines())["usage_usec"]) / 1e6
+    except (OSError, ValueError, KeyError):
+        return 0.0
+
+
+def _stalled(launch: str, identity: systemd.Identity, limit: float | None) -> float | None:
+    from ansible_collections.gpuops.sglang.plugins.module_utils import progress
+
+    now, began = time.monotonic(), systemd.began(identity)
+    seen = progress.progress(_entries(launch, identity.invocation), began)
+    if limit is not None:
+        return now - seen.moved if now - seen.moved > limit else None
+    return progress.stalled(seen, now, {})
+
+
+def _stages(launch: str, identity: systemd.Identity) -> dict[str, float]:
+    from ansible_collections.gpuops.sglang.plugins.module_utils import progress
+
+    return progress.stage_times(_entries(launch, identity.invocation), systemd.began(identity), time.monotonic())
+
+
+def _entries(launch: str, invocation: str) -> list[progress.Entry]:
+    from ansible_collections.gpuops.sglang.plugins.module_utils.progress import Entry
+
+    return [Entry(line.at, line.text) for line in systemd.log_of(launch, LOG_LINES, invocation)]
+
+
+def _report(what: str, found: Diagnosis, secrets: Mapping[str, str], launch: str, now: str) -> str:
     """Return cause, evidence, next step, what there is now and where the whole log is (DESIGN: Errors)."""
-    evidence = [_masked(line, secrets) for line in found.evidence] or ["(it wrote nothing)"]
+    evidence = [_masked(line, secrets) for line in found.evidence] or ["(the journal has nothing of it)"]
     cause = f": {_masked(found.cause, secrets)}" if found.cause else ""
     step = f"\nNext: {found.remedy}." if found.remedy else ""
-    whole = f"journalctl _SYSTEMD_INVOCATION_ID={invocation}"
+    whole = f"journalctl {systemd.LAUNCH_FIELD}={launch}"
     return f"{what}{cause}\n  " + "\n  ".join(evidence) + f"{step}\nNow: {now}. All of this launch's log: {whole}"
 
 
-def _diagnosis(invocation: str, schema: Schema) -> Diagnosis:
+def _diagnosis(launch: str, invocation: str, schema: Schema) -> Diagnosis:
     # a module is compiled anew in each run, and most runs have nothing to diagnose
     from ansible_collections.gpuops.sglang.plugins.module_utils.diagnosis import diagnose
 
-    return diagnose("\n".join(systemd.log(invocation, LOG_LINES)), schema, gpu.memory_total())
+    if not invocation:  # systemd forgets the run that has failed while it waits to start the next
+        invocation = next((line.invocation for line in reversed(systemd.log_of(launch, 50)) if line.invocation), "")
+    text = "\n".join(line.text for line in systemd.log_of(launch, LOG_LINES, invocation))
+    return diagnose(text, schema, gpu.memory_total())
 
 
 def _masked(line: str, secrets: Mapping[str, str]) -> str:
@@ -210,6 +309,16 @@ def _masked(line: str, secrets: Mapping[str, str]) -> str:
     named = any(name in line.replace("-", "_") for name in names)
     secret = named or any(form in line for value in secrets.values() for form in forms_of(value))
     return "(a line with secrets was left out)" if secret else line[:400]
+
+
+def _request(server: _Server, name: str) -> None:
+    path, body = REQUESTS[name]
+    told = server.ask(path, body)
+    said = told.get("text") or "".join(
+        (choice.get("message") or {}).get("content") or "" for choice in told.get("choices", ())
+    )
+    if not said or (name == "structured_output" and said.strip() not in ("yes", "no")):
+        raise Unhealthy(f"{server.launch}: the {name.replace('_', ' ')} request came back with {said[:80]!r}")
 
 
 def _generate(instance: str, server: _Server, launch: str) -> int:

@@ -15,9 +15,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from ansible_collections.gpuops.sglang.plugins.module_utils.processes import duration
+
 
 class Refused(Exception):
     """A condition that the operator must change; the text is the whole message: what, its value, the next step."""
+
+
+class Held(Refused):
+    """Another process holds a lock and has noted what for."""
+
+    def __init__(self, text: str, note: str) -> None:
+        super().__init__(text)
+        self.note = note
 
 
 def write_whole(path: Path, text: str, mode: int = 0o644, owner: tuple[int, int] | None = None) -> None:
@@ -54,7 +64,10 @@ def writing_below(place: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def only_one(path: Path, what: str, wait: int) -> Iterator[None]:
-    """Hold the lock `path`, which names its holder, or wait at most `wait` s for the process that holds it."""
+    """Hold the lock `path`, which names its holder, or wait at most `wait` s for the process that holds it.
+
+    Raises Held at once where the holder has left a note, else Refused after the wait.
+    """
     with path.open("a+", encoding="utf-8") as lock:
         end = time.monotonic() + wait
         while True:
@@ -62,14 +75,26 @@ def only_one(path: Path, what: str, wait: int) -> Iterator[None]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
+                pid, since, note = (*path.read_text(encoding="utf-8").split(), "", "", "")[:3]
+                age = f", for {duration(_uptime() - float(since))}," if since else ""
+                text = f"process {pid} still {what}{age}: wait for it or end it first"
+                if note:
+                    raise Held(text, note) from None
                 if time.monotonic() > end:
-                    lock.seek(0)
-                    raise Refused(f"process {lock.read().strip()} still {what}: wait for it or end it first") from None
+                    raise Refused(text) from None
                 time.sleep(0.2)
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
+        name_holder(path)
         yield
+
+
+def name_holder(path: Path, note: str = "") -> None:
+    """Write down that this process holds the lock `path`, and a word what for."""
+    path.write_text(f"{os.getpid()} {_uptime():.0f} {note}\n", encoding="utf-8")
+
+
+def _uptime() -> float:
+    """Return seconds since the boot, which no change of the clock moves."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def feed(pipe: IO[bytes], data: bytes) -> None:
@@ -87,13 +112,26 @@ def require_root() -> None:
 
 
 def run(
-    argv: Sequence[str], environment: Mapping[str, str] | None = None, stdin: str = ""
+    argv: Sequence[str], environment: Mapping[str, str] | None = None, stdin: str = "", timeout: float | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run an argv list with exactly the given environment (default: that of this process), whatever its status."""
-    return subprocess.run(
-        list(argv), env=None if environment is None else dict(environment), input=stdin, capture_output=True, text=True,
-        errors="replace", check=False,
+    """Run an argv list with exactly the given environment (default: that of this process), whatever its status.
+
+    After `timeout` s it is killed and subprocess.TimeoutExpired raised, even when it can not end.
+    """
+    process = subprocess.Popen(
+        list(argv), env=None if environment is None else dict(environment), stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
     )  # fmt: skip
+    try:
+        output, errors = process.communicate(stdin, timeout)
+    except BaseException:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1)  # subprocess.run would wait for ever for what a driver holds in the kernel
+        for pipe in filter(None, (process.stdout, process.stderr)):
+            pipe.close()
+        raise
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 def last_lines(text: str, count: int) -> list[str]:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ansible.module_utils.basic import AnsibleModule
 
 INSTANCE = {
@@ -17,12 +19,29 @@ INSTANCE = {
     "env": {"type": "dict", "default": {}},
     "secrets": {"type": "dict", "default": {}, "no_log": True},
 }
-INSTANCES_SPEC = {
-    "instances": {"type": "list", "elements": "dict", "required": True, "options": INSTANCE},
+INSTANCES: dict[str, Any] = {"type": "list", "elements": "dict", "required": True, "options": INSTANCE}
+INSTANCES_SPEC: dict[str, Any] = {
+    "instances": INSTANCES,
     "accept_changes": {"type": "dict", "default": {}},
     "release": {"type": "path", "required": True},
     "user": {"type": "str", "default": "sglang"},
     "state_dir": {"type": "path", "default": "/var/lib/sglang"},
+}
+
+STATES = ["started", "restarted", "rolled_back", "stopped", "absent", "gathered"]
+SERVICE_SPEC = {
+    **INSTANCES_SPEC,
+    "instances": {**INSTANCES, "required": False, "default": []},
+    "release": {"type": "path"},
+    "names": {"type": "list", "elements": "str"},
+    "state": {"type": "str", "choices": STATES, "default": "started"},
+    "launch": {"type": "str"},
+    "share_gpus": {"type": "bool", "default": False},
+    "drain_timeout": {"type": "int", "default": 60},
+    "stall_timeout": {"type": "int"},
+    "keep_launches": {"type": "int", "default": 5},
+    "vmid": {"type": "int"},
+    "follow": {"type": "dict"},
 }
 
 

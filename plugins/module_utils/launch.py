@@ -6,7 +6,9 @@
     STATE/INSTANCE/home/                     the server's; nothing in it is believed
     STATE/INSTANCE/launches/ID/launch.json   what was asked
     STATE/INSTANCE/launches/ID/unit          the unit file as it was
+    STATE/INSTANCE/launches/ID/watch.py      what tells the supervisor of a hung server
     STATE/INSTANCE/launches/ID/verdict.json  what was proved of it; without it the launch was never seen to serve
+    STATE/INSTANCE/launches/ID/failure.json  why it failed, and as failure.log what it wrote
     STATE/INSTANCE/launches/ID/secrets.yaml  SGLang's --config file, readable by the service user only
     STATE/INSTANCE/launches/ID/secrets.env   secret variables, read by systemd before it gives up root
 
@@ -15,6 +17,8 @@ The unit file in place says which launch is wanted; the environment of the runni
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import os
 import pwd
@@ -47,7 +51,6 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import sy
 LOCK = Path("/run/gpuops-sglang.lock")
 LOCK_FOR = "starts instances on this host"
 LOCK_WAIT = 180  # s: a server may take a minute to stop
-KEPT_LAUNCHES = 5
 PLAIN_PATH = re.compile(r"(/[A-Za-z0-9._-]+)+")
 PLACEHOLDER = "LAUNCH"  # stands for the id where two launches are compared
 
@@ -108,6 +111,8 @@ class Host:
     release: Path
     user: str
     state: Path
+    drain: int = 60  # s that running requests have when a server is stopped
+    keep: int = 5  # launches of each instance
 
     def home(self, instance: str) -> Path:
         """The only folder of an instance that its server may write to."""
@@ -211,11 +216,17 @@ def compare(
     return Comparison(tuple(reasons), launch, before, after)
 
 
-def start(instance: Instance, host: Host, schema: Mapping[str, Any], told: Mapping[str, Any]) -> str:
-    """Start a new launch of the instance in place of the running one and return its id.
+@dataclass(frozen=True)
+class Prepared:
+    """A launch that is written down and can be started."""
 
-    `told` goes into the record: what the preflight said of it.
-    """
+    instance: str
+    launch: str
+    unit: str
+
+
+def prepare(instance: Instance, host: Host, schema: Mapping[str, Any], told: Mapping[str, Any]) -> Prepared:
+    """Write down a new launch of the instance; `told` goes into its record: what the preflight said of it."""
     launch = _new_id()
     record = {
         "launch": launch,
@@ -228,13 +239,13 @@ def start(instance: Instance, host: Host, schema: Mapping[str, Any], told: Mappi
         "args": dict(instance.args),
         "secrets": sorted(instance.secrets),
         "user": host.user,
+        "keep": host.keep,
         **told,
     }
-    return _begin(host.state, record, _unit(instance, host, schema, launch), instance.secret_files)
+    return _written(host.state, record, _unit(instance, host, schema, launch), instance.secret_files)
 
 
-def _begin(state: Path, record: Mapping[str, Any], unit: str, secret_files: Mapping[str, str]) -> str:
-    """Write down the launch that `record` is of, start it in place of the running one and return its id."""
+def _written(state: Path, record: Mapping[str, Any], unit: str, secret_files: Mapping[str, str]) -> Prepared:
     instance, launch, user = record["instance"], record["launch"], _ensure_user(record["user"])
     folder = state / instance / "launches" / launch
     os.umask(0o022)
@@ -243,11 +254,19 @@ def _begin(state: Path, record: Mapping[str, Any], unit: str, secret_files: Mapp
     for name, text in secret_files.items():
         # SGLang itself reads its --config file; the variables are read by systemd
         write_whole(folder / name, text, 0o600, (user.pw_uid if name == "secrets.yaml" else 0, user.pw_gid))
+    write_whole(folder / "watch.py", watcher(), 0o644)
     write_whole(folder / "unit", unit, 0o640)
     write_whole(folder / "launch.json", json.dumps(record, indent=1, sort_keys=True), 0o640)
-    systemd.start_launch(instance, unit)
-    _prune(folder.parent, launch)
-    return str(launch)
+    return Prepared(instance, launch, unit)
+
+
+@functools.cache
+def watcher() -> str:
+    """Return the text of the program that tells the supervisor of a hung server."""
+    # a module is compiled anew in each run, and most runs start nothing
+    from ansible_collections.gpuops.sglang.plugins.module_utils import watch
+
+    return inspect.getsource(watch)
 
 
 def _make_folders(state: Path, instance: str, launch: str, user: pwd.struct_passwd) -> None:
@@ -272,9 +291,36 @@ def _new_id() -> str:
 
 def keep_verdict(state: Path, instance: str, launch: str, verdict: Mapping[str, Any]) -> None:
     """Write down once what was proved of a launch: from then on a failed one can return to it."""
-    path = state / instance / "launches" / launch / "verdict.json"
-    if not path.exists():
-        write_whole(path, json.dumps(verdict, indent=1, sort_keys=True), 0o640)
+    folder = state / instance / "launches" / launch
+    if not is_good(state, instance, launch):
+        write_whole(folder / "verdict.json", json.dumps(verdict, indent=1, sort_keys=True), 0o640)
+        _prune(folder.parent, launch, (_read_record(folder) or {}).get("keep", Host.keep))
+
+
+def keep_failure(state: Path, instance: str, launch: str, report: str, log: Collection[str]) -> None:
+    """Write down why a launch failed, and what it wrote, which the journal gives up some day; root alone may read."""
+    folder = state / instance / "launches" / launch
+    write_whole(folder / "failure.log", "".join(f"{line}\n" for line in log), 0o600)
+    write_whole(folder / "failure.json", json.dumps({"report": report}, indent=1), 0o640)
+    _prune(folder.parent, launch, (_read_record(folder) or {}).get("keep", Host.keep))
+
+
+def earlier_verdicts(state: Path, instance: str) -> list[dict[str, Any]]:
+    """Return what was proved of the kept launches, oldest first."""
+    found = [
+        _read_json(path.parent / "verdict.json")
+        for path in sorted((state / instance / "launches").glob("*/verdict.json"))
+    ]
+    return [verdict for verdict in found if verdict]
+
+
+def kept(state: Path, instance: str) -> list[dict[str, Any]]:
+    """Return the launches whose records are kept, oldest first, and whether each was proved or failed."""
+    return [
+        {"launch": path.parent.name, "proved": is_good(state, instance, path.parent.name),
+         "failed": (path.parent / "failure.json").is_file() and not is_good(state, instance, path.parent.name)}
+        for path in sorted((state / instance / "launches").glob("*/launch.json"))
+    ]  # fmt: skip
 
 
 def is_good(state: Path, instance: str, launch: str) -> bool:
@@ -309,8 +355,8 @@ def again_problem(state: Path, instance: str, launch: str) -> str | None:
     return None
 
 
-def start_again(state: Path, instance: str, earlier: str) -> str:
-    """Start what an earlier launch was, as a new launch, and return its id."""
+def prepare_again(state: Path, instance: str, earlier: str) -> Prepared:
+    """Write down, as a new launch, what an earlier launch was."""
     problem = again_problem(state, instance, earlier)
     if problem:
         raise Refused(problem)
@@ -318,7 +364,7 @@ def start_again(state: Path, instance: str, earlier: str) -> str:
     record = _read_record(old) or {}
     record.update(launch=launch, started=time.time(), again=record.get("again") or earlier)
     unit = (old / "unit").read_text(encoding="utf-8").replace(earlier, launch)
-    return _begin(state, record, unit, _secrets_in_place(old))
+    return _written(state, record, unit, _secrets_in_place(old))
 
 
 def record_of(state: Path, instance: str) -> dict[str, Any]:
@@ -370,7 +416,17 @@ def _unit(instance: Instance, host: Host, schema: Mapping[str, Any] | None, laun
     argv += words(instance, schema, config, launch)
     secret_env = str(folder / "secrets.env") if instance.secret_env else None
     variables, home = environment(instance, host), str(host.home(instance.name))
-    return systemd.unit_text(instance.name, launch, argv, variables, secret_env, host.user, home)
+    url = local_url(instance.host, instance.port, bool(instance.args.get("ssl_certfile")))
+    watch = [argv[0], "-I", str(folder / "watch.py"), url]
+    return systemd.unit_text(
+        instance.name, launch, argv, variables, secret_env, host.user, home, watch, host.drain
+    )  # fmt: skip
+
+
+def local_url(host: str, port: int, tls: bool) -> str:
+    """Return where a server that listens on `host` answers on this host."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _without_arguments(unit: str) -> str:
@@ -417,8 +473,12 @@ def _ensure_user(user: str) -> pwd.struct_passwd:
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:
+    return _read_json(folder / "launch.json")
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        record = json.loads((folder / "launch.json").read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) else None
@@ -429,10 +489,10 @@ def _secrets_in_place(folder: Path) -> dict[str, str]:
     return {path.name: path.read_bytes().decode() for path in sorted(folder.glob("secrets.*"))}
 
 
-def _prune(folder: Path, launch: str) -> None:
+def _prune(folder: Path, launch: str, keep: int) -> None:
     """Keep the newest launches, and the newest that was proved to serve."""
     old = sorted(path for path in folder.iterdir() if path.name != launch)
     good = last_good(folder.parents[1], folder.parent.name, launch)
-    for path in old[: -(KEPT_LAUNCHES - 1)]:
+    for path in old[: max(0, len(old) - max(0, keep - 1))]:
         if path.name != good:
             shutil.rmtree(path, ignore_errors=True)

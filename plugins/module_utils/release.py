@@ -6,19 +6,22 @@
     ROOT/uv/VERSION/            the installer
     ROOT/releases/NAME/venv/    interpreter and packages
     ROOT/releases/NAME/schema.json    the options of this SGLang, from its own parser
-    ROOT/releases/NAME/release.json   inputs and exact packages; written last
+    ROOT/releases/NAME/release.json   inputs and exact packages, also as the folders of their metadata; written last
 
 NAME holds a digest of the inputs, so changed inputs make another release beside the old one.
 """
 
 from __future__ import annotations
 
+import base64
+import csv
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,6 +99,75 @@ def schema(path: Path) -> Options | None:
         return None
 
 
+def changes(path: Path) -> list[str]:
+    """Return what was changed by hand in the release in `path` since its installation, in words.
+
+    The packages that are there, and SGLang's own files: the size of each, and the content of what was written since.
+    """
+    record = read(path)
+    if record is None:
+        return [f"the release {path} is damaged or gone"]
+    folders = sorted(path.glob("venv/lib/python3*/site-packages/*.dist-info"))
+    present = _versions(folder.name for folder in folders)
+    # a record of an earlier version of this collection has the requirements alone
+    installed = _versions(record["distributions"] if "distributions" in record else record["packages"])
+    found = []
+    for name in sorted({*present, *installed}):
+        was, now = installed.get(name, ""), present.get(name, "")
+        if name not in present:
+            found.append(f"package {name} was removed, installed was {was}")
+        elif name not in installed:
+            found.append(f"package {name} {now} was added")
+        elif was not in (now, ""):
+            found.append(f"package {name} is {now}, installed was {was}")
+    since = (path / "release.json").stat().st_mtime
+    for folder in folders:
+        if folder.name.startswith("sglang-"):
+            found += _changed_files(folder / "RECORD", since)
+    return found
+
+
+def _versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return name -> version of folders like a_b-1.0.dist-info or of lines like A.b==1.0, all written alike.
+
+    The version of a package that was installed from an address is ''.
+    """
+    split = re.compile(r"([\w.-]+?)(?:-([^-]+)\.dist-info|==(.+)| @ .+)")
+    found = filter(None, map(split.fullmatch, packages))
+    return {
+        re.sub(r"[-_.]+", "-", match[1]).lower(): re.sub(r"\b0+(?=\d)", "", (match[2] or match[3] or "").lower())
+        for match in found
+    }
+
+
+def _changed_files(record: Path, since: float) -> Iterator[str]:
+    """Yield what differs from the RECORD of a distribution: a line is a path, its digest, its size in bytes."""
+    try:
+        rows = list(csv.reader(record.read_text(encoding="utf-8").splitlines()))
+    except OSError:
+        yield f"{record.parent.name}/RECORD was removed"
+        return
+    site = str(record.parents[1])
+    for name, digest, size in (row for row in rows if len(row) == 3):
+        if not digest.startswith("sha256="):
+            continue  # RECORD itself, and what Python compiles
+        path = os.path.join(site, name)
+        try:
+            state = os.stat(path)
+        except OSError:
+            yield f"{name} was removed"
+            continue
+        if size not in ("", str(state.st_size)) or (state.st_mtime >= since and _digest(path) != digest):
+            yield f"{name} was changed"
+
+
+def _digest(path: str) -> str:
+    """Return the digest of a file as RECORD has it."""
+    with open(path, "rb") as file:
+        digest = hashlib.sha256(file.read()).digest()
+    return f"sha256={base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
+
+
 def install(spec: ReleaseSpec, uv_version: str, environment: Mapping[str, str], schema_probe: str) -> dict[str, Any]:
     """Make the release and return its record; what an interrupted installation left is replaced.
 
@@ -143,6 +215,7 @@ def _build(spec: ReleaseSpec, uv: str, environment: Mapping[str, str], schema_pr
         "version": spec.version,
         "inputs": spec.inputs,
         "packages": sorted(listing.split("\n")[:-1]),
+        "distributions": sorted(folder.name for folder in venv.glob("lib/python3*/site-packages/*.dist-info")),
         "installed": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     write_whole(spec.path / "release.json", json.dumps(record, indent=1, sort_keys=True))

@@ -6,35 +6,30 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+from ansible_collections.gpuops.sglang.plugins.module_utils.processes import PROC, Process, process
 
 LISTEN = "0A"
 
 
-@dataclass(frozen=True)
-class Listener:
+class Listener(Process):
     """A process that listens on a port; `pid` is 0 when no process of this host's /proc owns the socket."""
-
-    pid: int
-    command: str
-    cgroups: tuple[str, ...]
 
     @property
     def label(self) -> str:
         """The process in a message."""
-        return f"process {self.pid} ({self.command[:120]})" if self.pid else "another namespace's process"
-
-    def in_cgroup(self, cgroup: str) -> bool:
-        """Tell whether the process is in `cgroup` (e.g. /system.slice/sglang-a.service) or below it."""
-        return bool(cgroup) and any(path == cgroup or path.startswith(f"{cgroup}/") for path in self.cgroups)
+        return super().label if self.pid else "another namespace's process"
 
 
-def listeners(port: int, proc: Path = Path("/proc")) -> list[Listener]:
+def listeners(port: int, proc: Path = PROC) -> list[Listener]:
     """Return every listener on `port`, of IPv4 and IPv6, on any address."""
     inodes = _listening_inodes(port, proc)
-    found = [] if not inodes else [_process(pid, proc) for pid in _owners(inodes, proc)]
-    return found or [Listener(0, "", ())] * bool(inodes)
+    pids = _owners(inodes, proc) if inodes else []
+    if inodes and not pids:
+        return [Listener(0, "", "", None, (), None)]
+    # one that has ended meanwhile does not listen
+    return [Listener(**vars(found)) for found in (process(pid, proc) for pid in pids) if found]
 
 
 def _listening_inodes(port: int, proc: Path) -> set[str]:
@@ -66,12 +61,3 @@ def _owners(inodes: set[str], proc: Path) -> list[int]:
             except OSError:
                 continue
     return owners
-
-
-def _process(pid: int, proc: Path) -> Listener:
-    try:
-        command = (proc / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-        cgroups = [line.split(":", 2)[2] for line in (proc / str(pid) / "cgroup").read_text().splitlines()]
-    except OSError:
-        command, cgroups = "", []
-    return Listener(pid, command, tuple(cgroups))

@@ -28,7 +28,13 @@ options:
   timeout:
     description: Longest wait for each instance, in seconds.
     type: int
-    default: 1800
+    default: 120
+  requests:
+    description: What to ask of each server besides a generation of some tokens.
+    type: list
+    elements: str
+    choices: [chat, structured_output]
+    default: []
 attributes:
   check_mode:
     description: Does the same, but does not keep the verdict.
@@ -95,7 +101,7 @@ verdicts:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.sglang.plugins.module_utils.health import Unhealthy, verify
+from ansible_collections.gpuops.sglang.plugins.module_utils.health import REQUESTS, Unhealthy, Wait, verify
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, require_root
 from ansible_collections.gpuops.sglang.plugins.module_utils.launch import keep_verdict
 
@@ -106,7 +112,8 @@ def main() -> None:
         argument_spec={
             "instances": {"type": "list", "elements": "str", "required": True},
             "state_dir": {"type": "path", "default": "/var/lib/sglang"},
-            "timeout": {"type": "int", "default": 1800},
+            "timeout": {"type": "int", "default": 120},
+            "requests": {"type": "list", "elements": "str", "choices": sorted(REQUESTS), "default": []},
         },
         supports_check_mode=True,
     )
@@ -118,7 +125,7 @@ def main() -> None:
         module.fail_json(msg=str(refused))
     for name in module.params["instances"]:
         try:
-            verdict = verify(state, name, module.params["timeout"])
+            verdict = verify(state, name, Wait(limit=module.params["timeout"]), module.params["requests"])
             verdicts.append(verdict)
             if not module.check_mode:
                 keep_verdict(state, name, verdict["launch"], verdict)

@@ -8,23 +8,141 @@ DOCUMENTATION = r"""
 module: sglang_service
 short_description: Run the SGLang instances of a host as supervised services
 description:
-  - Compares the whole desired state of every instance (release, arguments, environment, secrets, running process) in
-    one call, and starts a new launch of each instance that differs.
+  - Compares the whole desired state of every instance (release, arguments, environment, secrets, running process,
+    effective arguments of the live server) in one call, and starts a new launch of each instance that differs.
   - Everything is checked for all instances before the first of them is touched. What a new launch would run with is
     asked of the installed SGLang itself while the old launch serves, as M(gpuops.sglang.sglang_preflight) does.
-  - Each launch has an id, which the unit, the process and the server's own answers carry.
+  - A launch is followed until it is proved to serve, as M(gpuops.sglang.sglang_health) does, and what it is at is shown
+    meanwhile. When it fails, the last launch that was proved to serve is started again and proved too, and the task
+    fails with the cause, what shows it in that launch's own log, the next step and what serves now.
+  - All this happens in a process on the host, which goes on when the connection or the controller is lost. A deployment
+    that finds another one at work waits for it and shows what it is at.
+  - Each launch has an id, which the unit, the journal, the process and the server's own answers carry.
 author: gpuops contributors (@gpuops)
-extends_documentation_fragment:
-  - gpuops.sglang.instances
+options:
+  instances:
+    description: The instances of this host as they are to run.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: Name of the instance; its service is C(sglang-NAME.service).
+        type: str
+        required: true
+      model:
+        description: Directory of the model on this host, or a hub id.
+        type: str
+        required: true
+      host:
+        description: Address that the server listens on.
+        type: str
+        default: 127.0.0.1
+      port:
+        description: TCP port of the server.
+        type: int
+        required: true
+      gpus:
+        description: Indices of the GPUs that the server may see; all when left out.
+        type: list
+        elements: int
+        default: []
+      args:
+        description: SGLang's own options, named as on its command line with underscores.
+        type: dict
+        default: {}
+      env:
+        description: Environment variables of the server.
+        type: dict
+        default: {}
+      secrets:
+        description:
+          - What nobody may read. A name in small letters is an option of SGLang, for example C(api_key); one in
+            capitals is an environment variable, for example C(HF_TOKEN).
+        type: dict
+        default: {}
+  names:
+    description:
+      - Names of the instances for the states that start nothing new; those of O(instances) when left out, and with
+        V(gathered) all of the host where there are none.
+    type: list
+    elements: str
+  state:
+    description:
+      - V(started) has each instance run as asked and starts a new launch only where something differs.
+      - V(restarted) starts a new launch in any case.
+      - V(rolled_back) starts again what an earlier launch was, see O(launch).
+      - V(stopped) stops the instances and keeps them from being started at boot. Requests have O(drain_timeout) to
+        finish; then it is proved that no process and no GPU memory is left.
+      - V(absent) stops them and removes their units, records, caches and secrets. Models and releases stay.
+      - V(gathered) changes nothing and returns what is there.
+    type: str
+    choices: [started, restarted, rolled_back, stopped, absent, gathered]
+    default: started
+  launch:
+    description:
+      - The launch that O(state=rolled_back) returns to, of a single instance; the newest good one before the present
+        when left out.
+    type: str
+  release:
+    description:
+      - Directory of the release to run, as M(gpuops.sglang.sglang_release) returns it. Required for V(started) and
+        V(restarted).
+    type: path
+  accept_changes:
+    description:
+      - What SGLang may do otherwise than asked. The name of an option that it changes, or of an environment variable
+        that it does not read, and the reason why that is accepted, which is kept in the record of the launch.
+      - Without an entry here a launch of such an instance is refused.
+    type: dict
+    default: {}
+  share_gpus:
+    description:
+      - Start instances also on GPUs of which processes hold memory that are not of an instance of this host.
+      - Without it such a process is named and nothing is stopped.
+    type: bool
+    default: false
+  drain_timeout:
+    description: Seconds that running requests have to finish when a server is stopped.
+    type: int
+    default: 60
+  stall_timeout:
+    description:
+      - Seconds without a sign of progress after which a launch counts as failed. When left out, each stage of the start
+        has a limit of its own, from 2 minutes to an hour for kernels that are compiled at a first start.
+    type: int
+  keep_launches:
+    description: How many launches of an instance are kept for a return, the newest good one always among them.
+    type: int
+    default: 5
+  user:
+    description: Unprivileged user that the servers run as; made if it does not exist.
+    type: str
+    default: sglang
+  state_dir:
+    description: Directory for what the instances write.
+    type: path
+    default: /var/lib/sglang
+  vmid:
+    description:
+      - Number of a container of the Proxmox node that the task runs on, in which all this is to be done.
+      - The container needs Python, and the node is reached as root, by ssh as the inventory says or locally.
+    type: int
+  follow:
+    description: For the module's own use. The id of a run on the host, and what has been shown of it.
+    type: dict
 attributes:
   check_mode:
-    description: Says what would be started.
+    description: Says what would be done.
     support: full
   diff_mode:
     description: Shows the unit file without the launch id; secrets are never shown.
     support: full
 notes:
   - The host needs systemd as its first process.
+seealso:
+  - module: gpuops.sglang.sglang_preflight
+  - module: gpuops.sglang.sglang_health
 """
 
 EXAMPLES = r"""
@@ -39,6 +157,16 @@ EXAMPLES = r"""
         args:
           tp_size: 2
           context_length: 32768
+
+- name: Return to the launch before
+  gpuops.sglang.sglang_service:
+    state: rolled_back
+    names: [qwen36]
+
+- name: What runs in container 129, asked on its node
+  gpuops.sglang.sglang_service:
+    vmid: 129
+    state: gathered
 """
 
 RETURN = r"""
@@ -52,92 +180,158 @@ instances:
       description: Name of the instance.
       type: str
     launch:
-      description: Id of the launch that the unit carries; V(null) in check mode for an instance that is not installed.
+      description:
+        - Id of the launch that the unit carries; V(null) for an instance that is not installed.
       type: str
     reasons:
-      description: Why a new launch was started; empty when nothing differed.
+      description: Why something was done; empty when nothing differed. Not with O(state=gathered).
       type: list
       elements: str
+    service:
+      description: State of the service, for example V(active (running)). With O(state=gathered), as are those below.
+      type: str
+    running_launch:
+      description: Id of the launch in the environment of the running process.
+      type: str
+    enabled:
+      description: Whether it is started at boot.
+      type: bool
+    main_pid:
+      description: Main process of the service; 0 when there is none.
+      type: int
+    invocation:
+      description: systemd's id of this run of the service.
+      type: str
+    restarts:
+      description: How often systemd has restarted the service by itself since the launch.
+      type: int
+    proved:
+      description: Whether the launch was proved to serve.
+      type: bool
+    launches:
+      description: The kept launches, oldest first (C(launch), C(proved), C(failed)).
+      type: list
+      elements: dict
+    again:
+      description: The earlier launch that this one started again.
+      type: str
+    args:
+      description: The arguments that were requested.
+      type: dict
+    host:
+      description: Address that the server listens on.
+      type: str
+    model:
+      description: The model that was asked for.
+      type: str
+    port:
+      description: TCP port of the server.
+      type: int
+    release:
+      description: Directory of its release.
+      type: str
+verdicts:
+  description: What was proved of each instance that serves, as M(gpuops.sglang.sglang_health) returns it.
+  type: list
+  elements: dict
+  returned: when O(state) starts something
 started:
-  description: Names of the instances of which a launch was started, also when the module fails after that.
+  description: Names of the instances of which a launch was started, also when it failed.
   type: list
   elements: str
-  returned: always
+  returned: when O(state) starts something
+gpu_processes:
+  description: What computes on the GPUs of this host, with its memory; on a Proxmox node also what its containers run.
+  type: list
+  elements: str
+  returned: with O(state=gathered)
 unlisted:
   description: Instances of this host that are not in O(instances); they are left as they are.
   type: list
   elements: str
-  returned: success
+  returned: when O(state) is V(started) or V(restarted)
 """
 
 from pathlib import Path
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import launch, release
-from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, only_one, require_root, writing_below
-from ansible_collections.gpuops.sglang.plugins.module_utils.instance_spec import INSTANCES_SPEC, SecretiveModule
+from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, health, launch, runs, service
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
+    Held,
+    Refused,
+    only_one,
+    require_root,
+    writing_below,
+)
+from ansible_collections.gpuops.sglang.plugins.module_utils.instance_spec import SERVICE_SPEC, SecretiveModule
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import instance_problems
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
 
 def main() -> None:
-    """Check all, compare all, start what differs, report."""
-    module = SecretiveModule(argument_spec=INSTANCES_SPEC, supports_check_mode=True)
-    asked = module.params
-    host = launch.Host(Path(asked["release"]), asked["user"], Path(asked["state_dir"]))
-    instances = [launch.instance_of(entry) for entry in asked["instances"]]
-    results, diff, started = [], [], []
+    """Check all, compare all, hand over what is to be started, report."""
+    starts = [("state", state, ["release"]) for state in ("started", "restarted")]
+    module = SecretiveModule(argument_spec=SERVICE_SPEC, supports_check_mode=True, required_if=starts)
     try:
-        _check_host(asked["instances"])
-        # an interrupted deployment may still be at work here
-        with writing_below(launch.LOCK.parent), only_one(launch.LOCK, launch.LOCK_FOR, launch.LOCK_WAIT):
-            schema = release.schema(host.release)
-            for instance in instances:
-                launch.check(instance, host, schema)
-            comparisons = [launch.compare(instance, host, schema, asked["accept_changes"]) for instance in instances]
-            if schema is None and not module.check_mode:
-                raise Refused(f"there is no release in {host.release}: install it with sglang_release first")
-            differing = [instance for instance, compared in zip(instances, comparisons) if compared.reasons]
-            proved = _proved(differing, host, schema, module) if schema is not None else {}
-            for instance, compared in zip(instances, comparisons):
-                launch_id = compared.launch
-                if compared.reasons and not module.check_mode:
-                    started.append(instance.name)
-                    launch_id = launch.start(instance, host, schema or {}, proved[instance.name])
-                results.append({"name": instance.name, "launch": launch_id, "reasons": list(compared.reasons)})
-                if compared.before != compared.after:
-                    unit = str(systemd.UNIT_FOLDER / systemd.unit_name(instance.name))
-                    headers = {"before_header": unit, "after_header": unit}
-                    diff.append({"before": compared.before, "after": compared.after, **headers})
+        require_root()
+        _check_host(module.params)
+        if module.params["follow"]:
+            result = runs.follow(**module.params["follow"])
+        elif module.params["state"] == "gathered":
+            names = _names(module.params) or systemd.installed_instances()
+            holding = [one.label for one in gpu.processes()]
+            result = {"instances": service.gathered(names, Path(module.params["state_dir"])), "gpu_processes": holding}
+        else:
+            with writing_below(launch.LOCK.parent), only_one(launch.LOCK, launch.LOCK_FOR, launch.LOCK_WAIT):
+                result = _change(module)
+    except Held as held:
+        module.fail_json(msg=str(held), busy=held.note)
+    except service.GpuHeld as held:
+        module.fail_json(msg=str(held), started=[], gpu_held=True)
     except Refused as refused:
-        module.fail_json(msg=str(refused), started=started)
-    unlisted = sorted(set(systemd.installed_instances()) - {instance.name for instance in instances})
+        module.fail_json(msg=str(refused), started=[])
+    module.exit_json(**{"changed": False, **result})
+
+
+def _change(module: SecretiveModule) -> dict:
+    asked, change = module.params, not module.check_mode
+    state, names = Path(asked["state_dir"]), _names(asked)
+    if asked["state"] in ("stopped", "absent"):
+        done = service.stopped(names, state, change, remove=asked["state"] == "absent")
+        return {"changed": any(one["reasons"] for one in done), "instances": done}
+    if asked["state"] == "rolled_back":
+        plan, unlisted = service.rolled_back(names, state, asked["launch"]), []
+    else:
+        host = launch.Host(Path(asked["release"]), asked["user"], state, asked["drain_timeout"], asked["keep_launches"])
+        restart = asked["state"] == "restarted"
+        how = service.Asked(host, asked["accept_changes"], asked["share_gpus"], restart, change)
+        plan = service.started([launch.instance_of(entry) for entry in asked["instances"]], how)
+        unlisted = sorted(set(systemd.installed_instances()) - set(names))
     for name in unlisted:
         module.warn(f"instance '{name}' is on this host but not in sglang_server_instances: it is left as it is")
-    changed = any(result["reasons"] for result in results)
-    module.exit_json(changed=changed, instances=results, started=started, unlisted=unlisted, diff=diff)
+    run = runs.begin(plan.orders, state, health.Wait(stall=asked["stall_timeout"])) if change and plan.orders else None
+    return {
+        "changed": any(one["reasons"] for one in plan.instances),
+        "instances": plan.instances,
+        "verdicts": plan.verdicts,
+        "problems": plan.problems,
+        "started": [order.instance for order in plan.orders if order.prepare] if run else [],
+        "unlisted": unlisted,
+        "diff": plan.diff,
+        "run": run,
+    }
 
 
-def _proved(instances: list, host: launch.Host, schema: dict, module: SecretiveModule) -> dict:
-    """Ask SGLang about instances and return name -> what the record of a launch keeps of it; Refused if it says no."""
-    if not instances:
-        return {}
-    # a module is compiled anew in each run, and most runs have nothing to ask
-    from ansible_collections.gpuops.sglang.plugins.module_utils.preflight import preflight
-
-    accepted, keep = module.params["accept_changes"], not module.check_mode
-    answers = [preflight(instance, host, schema, accepted, keep) for instance in instances]
-    problems = [problem for answer in answers for problem in answer.problems]
-    if problems:
-        raise Refused("; ".join(problems))
-    return {answer.instance: {**answer.for_record(), "accept_changes": accepted} for answer in answers}
+def _names(asked: dict) -> list:
+    return asked["names"] or [entry["name"] for entry in asked["instances"]]
 
 
-def _check_host(instances: list) -> None:
-    require_root()
-    if instances and not systemd.is_here():
+def _check_host(asked: dict) -> None:
+    if (_names(asked) or asked["state"] == "gathered") and not systemd.is_here():
         first = Path("/proc/1/comm").read_text().strip()
         raise Refused(f"the first process of this host is '{first}', not systemd: it can not supervise an instance")
-    problems = instance_problems(instances)
+    problems = instance_problems(asked["instances"]) if asked["state"] in ("started", "restarted") else []
+    if asked["launch"] and len(_names(asked)) != 1:
+        problems.append("'launch' is of one instance: name that one alone under 'names'")
     if problems:
         raise Refused("; ".join(problems))
 

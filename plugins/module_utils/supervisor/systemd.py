@@ -7,17 +7,24 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, last_lines, run, write_whole
 
 UNIT_FOLDER = Path("/etc/systemd/system")
 LAUNCH_LINE = "# launch: "
-PROPERTIES = ("ActiveState", "SubState", "Result", "MainPID", "InvocationID", "ControlGroup", "UnitFileState",
-              "NRestarts", "ExecMainStatus", "ExecMainCode")  # fmt: skip
+LAUNCH_FIELD = "GPUOPS_LAUNCH"  # of each journal entry of a launch
+PROPERTIES = (
+    "ActiveState", "SubState", "Result", "MainPID", "InvocationID", "ControlGroup", "UnitFileState", "NRestarts",
+    "ExecMainStatus", "ExecMainCode", "ExecMainStartTimestampMonotonic", "NeedDaemonReload", "DropInPaths",
+)  # fmt: skip
+STOPS = 60  # s beyond the drain after which systemd kills what is left
+# tqdm rewrites its bar after a carriage return, and the journal passes a line on when it ends. SGLang's bars for shards
+# have a form of their own, which ends with the unit.
+BARS = {"TQDM_BAR_FORMAT": "\n{l_bar}{n_fmt}/{total_fmt}\n", "TQDM_MININTERVAL": "5", "TQDM_UNIT": "it\n"}
 
 # exit statuses that systemd gives a process it could not start (systemd.exec(5)) -> what to do
 START_FAILURES = {
@@ -41,6 +48,15 @@ class Identity:
     enabled: bool
     restarts: int
     exit_status: str  # of the last main process, e.g. 'exited 1', 'killed 9'; '' when none ended
+    shown: Mapping[str, str]  # all of PROPERTIES, in systemd's words
+
+
+class LogLine(NamedTuple):
+    """A line of the journal."""
+
+    at: float  # s of the monotonic clock: the other one may be set back
+    text: str
+    invocation: str  # which run of the service wrote it, e.g. after a restart; '' for systemd's own words
 
 
 def is_here() -> bool:
@@ -61,16 +77,21 @@ def unit_text(
     secret_env: str | None,
     user: str,
     home: str,
+    watch: Sequence[str],
+    drain: int,
 ) -> str:
     """Return the unit file of one launch; `home` is the only place that the server may write to, besides /tmp.
 
-    `secret_env` is the path of a file with more variables.
+    `secret_env` is the path of a file with more variables; `watch` is the command that tells systemd of a hung server;
+    requests have `drain` s to finish when the server is stopped.
 
-    Restart: an argument error (exit 2) or a failed resolution (exit 1) is not cured by a restart. A clean stop of
-    SGLang up to 0.5.18 ends in a SIGKILL of itself. KillMode=mixed: SGLang drains only when its main process alone
-    gets the SIGTERM.
+    Restart: an argument error (exit 2), a failed resolution (exit 1) or a taken port (exit 3) is not cured by a
+    restart. A clean stop of SGLang up to 0.5.18 ends in a SIGKILL of itself. The limit holds for a server that takes
+    minutes to load before it fails again. KillMode=mixed: SGLang drains only when its main process alone gets the
+    SIGTERM.
     """
     words = " \\\n    ".join(" ".join(map(quote_word, group)) for group in _by_option(argv))
+    environment = {**BARS, **environment}
     variables = "".join(f"Environment={quote_variable(name, environment[name])}\n" for name in sorted(environment))
     variables += f"EnvironmentFile={secret_env}\n" if secret_env else ""
     return f"""\
@@ -80,20 +101,24 @@ def unit_text(
 Description=SGLang instance {instance}
 Wants=network-online.target
 After=network-online.target
-StartLimitIntervalSec=600
+StartLimitIntervalSec=6h
 StartLimitBurst=5
 
 [Service]
 Type=exec
 User={user}
 WorkingDirectory={home}
+LogExtraFields={LAUNCH_FIELD}={launch}
+LogRateLimitIntervalSec=0
 Environment=SGLANG_LAUNCH_ID={launch}
 {variables}ExecStart={words}
+ExecStartPost=-{" ".join(map(quote_word, watch))}
+NotifyAccess=all
 Restart=on-failure
-RestartPreventExitStatus=1 2
+RestartPreventExitStatus=1 2 3
 RestartSec=10
 KillMode=mixed
-TimeoutStopSec=60
+TimeoutStopSec={drain + STOPS}
 LimitNOFILE=1048576
 LimitMEMLOCK=infinity
 UMask=0077
@@ -167,19 +192,42 @@ def instance_in(cgroups: Sequence[str]) -> str | None:
     return next((name for name in names if launch_of(read_unit(name))), None)
 
 
-def start_launch(instance: str, text: str) -> None:
-    """Install the unit, enable it, and replace the running process by one of this launch."""
+def install(instance: str, text: str) -> None:
+    """Put the unit in place and enable it; what runs goes on."""
     write_whole(UNIT_FOLDER / unit_name(instance), text)
     _systemctl("daemon-reload")
     _systemctl("enable", "--quiet", unit_name(instance))
+
+
+def remove(instance: str) -> None:
+    """Take the unit of a stopped instance away."""
+    _systemctl("disable", "--quiet", unit_name(instance))
+    (UNIT_FOLDER / unit_name(instance)).unlink()
+    _systemctl("daemon-reload")
+    run(["systemctl", "reset-failed", unit_name(instance)])
+
+
+def disable(instance: str) -> None:
+    """Do not start the instance at boot."""
+    _systemctl("disable", "--quiet", unit_name(instance))
+
+
+def stop(instance: str) -> None:
+    """Stop the service and return when it has ended: SIGTERM to the main process, and in the end SIGKILL to all."""
+    _systemctl("stop", unit_name(instance))
+    # SGLang up to 0.5.18 ends itself by SIGKILL, also when it was asked to stop
+    run(["systemctl", "reset-failed", unit_name(instance)])
+
+
+def start(instance: str) -> None:
+    """Start the service; raises Refused with what systemd says when its process can not be run."""
     # start limits of an earlier crash loop do not hold a new launch back
     run(["systemctl", "reset-failed", unit_name(instance)])
-    began = time.time()
-    if run(["systemctl", "restart", unit_name(instance)]).returncode != 0:
+    if run(["systemctl", "start", unit_name(instance)]).returncode != 0:
         state = identity(instance)
         number = state.exit_status.rpartition(" ")[2]
         why = START_FAILURES.get(number, "systemd could not start it")
-        said = log(state.invocation or last_invocation(instance, began), 3)
+        said = [line.text for line in log_of(launch_of(read_unit(instance)) or "", 20) if line.invocation][-3:]
         how = state.exit_status or state.result
         evidence = f". {' | '.join(said)}" if said else ""
         raise Refused(f"{unit_name(instance)} does not start ({how}): {why}{evidence}")
@@ -200,7 +248,13 @@ def identity(instance: str) -> Identity:
         enabled=values.get("UnitFileState") == "enabled",
         restarts=int(values.get("NRestarts") or 0),
         exit_status=f"{ended} {values['ExecMainStatus']}" if ended else "",
+        shown=values,
     )
+
+
+def began(identity: Identity) -> float:
+    """Return when the main process was started, in s of the monotonic clock."""
+    return int(identity.shown.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
 
 
 def running_launch(main_pid: int) -> str | None:
@@ -212,29 +266,27 @@ def running_launch(main_pid: int) -> str | None:
     return next((e.partition(b"=")[2].decode() for e in environment if e.startswith(b"SGLANG_LAUNCH_ID=")), None)
 
 
-def log(invocation: str, count: int) -> list[str]:
-    """Return the last `count` lines of the journal of one invocation of the service, and of no other."""
-    if not invocation:
+def log_of(launch: str, count: int, invocation: str = "") -> list[LogLine]:
+    """Return the last `count` entries that the journal has of a launch, or of one run of its service, and no others."""
+    if not launch:
         return []
-    done = run(["journalctl", "--output=cat", "--no-pager", f"--lines={count}", f"_SYSTEMD_INVOCATION_ID={invocation}"])
-    return last_lines(done.stdout, count)
-
-
-def last_invocation(instance: str, launch_started: float) -> str:
-    """Return the newest invocation id that the journal has of the instance since `launch_started` (s since the epoch).
-
-    systemd forgets the id of a service that has failed and waits for its restart.
-    """
+    matches = [f"{LAUNCH_FIELD}={launch}", *([f"_SYSTEMD_INVOCATION_ID={invocation}"] if invocation else [])]
+    fields = "MESSAGE,_SYSTEMD_INVOCATION_ID,INVOCATION_ID,_PID"
     done = run([
-        "journalctl", "--output=json", "--output-fields=INVOCATION_ID,_SYSTEMD_INVOCATION_ID", "--no-pager",
-        "--lines=200", f"--unit={unit_name(instance)}", f"--since=@{launch_started:.0f}",
+        "journalctl", "--output=json", f"--output-fields={fields}", "--all", "--no-pager", f"--lines={count}",
+        *matches,
     ])  # fmt: skip
-    for line in reversed(done.stdout.splitlines()):
-        entry = json.loads(line)
-        found = entry.get("_SYSTEMD_INVOCATION_ID") if entry.get("INVOCATION_ID") is None else entry["INVOCATION_ID"]
-        if found:
-            return str(found)
-    return ""
+    return [line for line in map(_log_line, done.stdout.splitlines()) if line.text.strip()]
+
+
+def _log_line(entry: str) -> LogLine:
+    values = json.loads(entry)
+    text = values.get("MESSAGE") or ""
+    if isinstance(text, list):  # bytes that are no plain text
+        text = bytes(text).decode(errors="replace")
+    own = values.get("_PID") == "1"
+    invocation = "" if own else values.get("_SYSTEMD_INVOCATION_ID") or ""
+    return LogLine(int(values["__MONOTONIC_TIMESTAMP"]) / 1e6, text, invocation)
 
 
 def _by_option(argv: Sequence[str]) -> list[list[str]]:

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -153,6 +154,31 @@ def test_a_command_gets_its_words_and_its_input_and_no_more(monkeypatch: pytest.
 def test_a_command_without_an_environment_has_that_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIVEN", "1")
     assert run([sys.executable, "-c", "import os; print(os.environ['GIVEN'])"]).stdout == "1\n"
+
+
+def test_a_command_that_does_not_end_in_time_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[subprocess.Popen[str]] = []
+    really_kill = subprocess.Popen.kill
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: ended.append(process) or really_kill(process))
+    with pytest.raises(subprocess.TimeoutExpired):
+        run(["sleep", "600"], timeout=0.1)
+    assert [process.returncode for process in ended] == [-signal.SIGKILL]
+
+
+def test_a_command_that_can_not_be_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck: list[subprocess.Popen[str]] = []
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: stuck.append(process))
+    with pytest.raises(subprocess.TimeoutExpired):
+        run(["sleep", "600"], timeout=0.1)
+    monkeypatch.undo()
+    (process,) = stuck
+    assert process.poll() is None
+    process.kill()
+    process.wait()
+
+
+def test_a_command_that_ends_in_time_is_not_hurried() -> None:
+    assert run(["cat"], stdin="in\n", timeout=600).stdout == "in\n"
 
 
 def test_output_that_is_no_text_is_no_error() -> None:

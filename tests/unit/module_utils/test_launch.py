@@ -758,7 +758,7 @@ def test_a_port_of_another_instance_is_refused_with_its_name(
     supervisor: Supervisor, host: Host, instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launches.start(dataclasses.replace(instance, name="b-1"), host, SCHEMA, {})
-    holder = sockets.Listener(4712, "python", ("/lxc/130/system.slice/sglang-b-1.service",))
+    holder = sockets.Listener(4712, "python", "root", None, ("/lxc/130/system.slice/sglang-b-1.service",), 130)
     monkeypatch.setattr(sockets, "listeners", lambda port: [holder] if port == instance.port else [])
     with pytest.raises(Refused) as caught:
         launches.check(instance, host, SCHEMA)
@@ -768,7 +768,7 @@ def test_a_port_of_another_instance_is_refused_with_its_name(
     )
     # a service of that name that is not of this tool is a stranger
     (systemd.UNIT_FOLDER / "sglang-b-1.service").write_text("[Service]\nExecStart=/bin/x\n")
-    with pytest.raises(Refused, match=r"is held by process 4712 \(python\): end it or choose another port"):
+    with pytest.raises(Refused, match=r"is held by process 4712 of user root \(python\), in container 130: end"):
         launches.check(instance, host, SCHEMA)
 
 

@@ -46,7 +46,11 @@ case $step in
 installer-venv|venv) mkdir -p "$last/bin" && cp "$state/tool" "$last/bin/python" ;;
 installer-pip) cp "$state/tool" "$(dirname "$0")/uv"; echo "${last#uv==}" >"$state/uv-version" ;;
 uv-version) echo "uv $(cat "$state/uv-version") (x86_64)" ;;
-install) env >"$state/environment"; cat "$UV_OVERRIDE" >"$state/overrides" ;;
+install) env >"$state/environment"; cat "$UV_OVERRIDE" >"$state/overrides"
+    if [ -e "$state/packed" ]; then
+        mkdir -p "${5%bin/python}lib/python3.11"
+        cp -r "$state/packed" "${5%bin/python}lib/python3.11/site-packages"
+    fi ;;
 freeze) cat "$state/packages" ;;
 probe) cat >"$state/probe"; cat "$state/described" ;;
 esac
@@ -375,3 +379,86 @@ def test_an_interpreter_that_does_not_work_is_named(tmp_path: Path) -> None:
     broken.chmod(0o755)
     with pytest.raises(Refused, match="python3 does not work: no module encodings"):
         release.python_version(str(broken))
+
+
+class Packages:
+    """A release with packages in its venv."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.path = lab.spec.path
+        self.site = self.path / "venv/lib/python3.11/site-packages"
+        packed = lab.state / "packed"
+        (packed / "sglang/srt").mkdir(parents=True)
+        for file in ("a,b.py", "srt/server_args.py"):
+            (packed / "sglang" / file).write_text("code")
+        for name in ("sglang-0.5.23", "sglang_kernel-0.3", "transformers-5.0.0", "Ruamel.yaml-2026.07"):
+            (packed / f"{name}.dist-info").mkdir()
+        digest = "sha256=VpTQii5T_8rgwxA-Wtb2B2q9lg6x-KVldwQLwQKPcCs"  # of 'code'
+        record = f'"sglang/a,b.py",{digest},4\nsglang/srt/server_args.py,{digest},4\n'
+        record += "sglang/__pycache__/a.pyc,,\nsglang-0.5.23.dist-info/RECORD,,\n"
+        (packed / "sglang-0.5.23.dist-info/RECORD").write_text(record)
+        (lab.state / "packages").write_text(
+            "Ruamel-Yaml==2026.7\nsglang==0.5.23\nsglang-kernel @ file:///w.whl\ntransformers==5.0.0\n"
+        )
+        lab.install()
+
+    def forget_distributions(self) -> None:
+        record = json.loads((self.path / "release.json").read_text())
+        del record["distributions"]
+        (self.path / "release.json").write_text(json.dumps(record))
+
+    @property
+    def changes(self) -> list[str]:
+        return release.changes(self.path)
+
+
+@pytest.fixture
+def packages(lab: Lab) -> Packages:
+    return Packages(lab)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_release_that_nobody_touched_has_no_changes(packages: Packages, recorded: bool) -> None:
+    folders = ["Ruamel.yaml-2026.07", "sglang-0.5.23", "sglang_kernel-0.3", "transformers-5.0.0"]
+    record = json.loads((packages.path / "release.json").read_text())
+    assert record["distributions"] == [f"{folder}.dist-info" for folder in folders]
+    if not recorded:
+        packages.forget_distributions()
+    assert packages.changes == []
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_packages_that_were_changed_are_told(packages: Packages, recorded: bool) -> None:
+    if not recorded:
+        packages.forget_distributions()
+    (packages.site / "transformers-5.0.0.dist-info").rename(packages.site / "transformers-5.1.0.dist-info")
+    (packages.site / "Ruamel.yaml-2026.07.dist-info").rmdir()
+    (packages.site / "debug_tool-1.0.dist-info").mkdir()
+    assert packages.changes == [
+        "package debug-tool 1.0 was added",
+        "package ruamel-yaml was removed, installed was 2026.7",
+        "package transformers is 5.1.0, installed was 5.0.0",
+    ]
+
+
+def test_files_of_sglang_that_were_changed_are_told(packages: Packages) -> None:
+    edited = packages.site / "sglang/srt/server_args.py"
+    edited.write_text("CODE")
+    assert packages.changes == ["sglang/srt/server_args.py was changed"]
+    edited.write_text("more code")
+    os.utime(edited, (0, 0))  # as a copy that keeps its time
+    assert packages.changes == ["sglang/srt/server_args.py was changed"]
+    edited.unlink()
+    assert packages.changes == ["sglang/srt/server_args.py was removed"]
+    (packages.site / "sglang-0.5.23.dist-info/RECORD").unlink()
+    assert packages.changes == ["sglang-0.5.23.dist-info/RECORD was removed"]
+
+
+def test_a_file_that_was_only_touched_is_not_changed(packages: Packages) -> None:
+    (packages.site / "sglang/a,b.py").write_text("code")
+    assert packages.changes == []
+
+
+def test_a_damaged_release_is_told(packages: Packages) -> None:
+    (packages.path / "schema.json").unlink()
+    assert packages.changes == [f"the release {packages.path} is damaged or gone"]

@@ -1,0 +1,142 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The controller's part of sglang_service: follow the run on the host, show what it is at, bring home what came of it.
+
+Lines end as all others do, so that a log that is no terminal has them too; there they come at a calmer pace.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ansible import constants as C
+from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
+
+MODULE = "gpuops.sglang.sglang_service"
+TERMINAL = (2, 10)  # s: between two lines at least, and at most
+CALM = (10, 30)
+LOST = 300  # s without an answer of the host after which a run is given up
+AGAIN = 5  # s between two tries
+PYTHON = "ansible_python_interpreter"
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """Runs the module, then the run that it has begun."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+    _supports_diff = True
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return what the module returns, completed by what came of its run."""
+        self._variables = dict(task_vars or {})
+        self._label = self._variables.get("inventory_hostname", "")
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        arguments = dict(self._task.args)
+        vmid = arguments.pop("vmid", None)
+        if vmid is not None:
+            self._enter(vmid)
+        while True:
+            answer = self._module(arguments)
+            if "busy" not in answer:
+                break
+            self._say(answer["msg"])
+            lost = self._follow(answer["busy"])
+            if "outcomes" not in lost:
+                answer = lost
+                break
+        run, problems = answer.pop("run", None), answer.pop("problems", [])
+        if answer.get("gpu_held") and self._connection.transport == "gpuops.sglang.pct":
+            answer["msg"] += f"\n{self._ask_node()}"
+        if run and not answer.get("failed"):
+            came = self._follow(run)
+            if "outcomes" not in came:
+                problems.append(came.get("msg", ""))
+            for outcome in came.get("outcomes", ()):
+                _complete(answer, problems, outcome)
+        if problems:
+            answer.update(failed=True, msg="\n".join(problems))
+        result.update(answer)
+        return result
+
+    def _enter(self, vmid: Any) -> None:
+        """Go on in a container of the host that the task runs on."""
+        options = {"ansible_pct_vmid": vmid}
+        if self._connection.transport == "local":
+            options["ansible_pct_node_connection"] = "local"
+        if self._connection.become is not None:
+            options.setdefault("ansible_pct_node_become", "sudo")
+        self._go("gpuops.sglang.pct", options)
+        self._label += f", container {vmid}"
+
+    def _go(self, connection: str, changed: Mapping[str, Any]) -> None:
+        """Go on over another connection, with the host's own variables and `changed`."""
+        other = self._shared_loader_obj.connection_loader.get(
+            connection, self._play_context, new_stdin=None, task_uuid=self._task._uuid
+        )
+        names = C.config.get_plugin_vars("connection", other._load_name)
+        options = {name: self._templar.template(self._variables[name]) for name in names if name in self._variables}
+        other.set_options(task_keys=self._task.dump_attrs(), var_options={**options, **changed})
+        other.set_become_plugin(None)
+        self._connection = other
+        self._variables[PYTHON] = "/usr/bin/python3"  # what was found elsewhere says nothing of this place
+
+    def _ask_node(self) -> str:
+        """Return what the node knows of the processes on its GPUs; its container does not see those of others."""
+        user = self._connection.get_option("node_user")
+        self._go("ansible.builtin.ssh", {"ansible_user": user} if user else {})
+        answer = self._module({"state": "gathered"})
+        lines = answer.get("gpu_processes") or [f"(nothing is known: {answer.get('msg', 'no process computes')})"]
+        return "\n  ".join(["On the node:", *lines])
+
+    def _module(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(self._execute_module(MODULE, module_args=dict(arguments), task_vars=self._variables))
+
+    def _follow(self, run: str) -> dict[str, Any]:
+        """Show what a run is at until it has ended; return its outcomes, or a failed result."""
+        least, most = TERMINAL if sys.stdout.isatty() else CALM
+        seen: dict[str, str] = {}
+        heard = time.monotonic()
+        while True:
+            follow = {"run": run, "seen": seen, "least": least, "most": most}
+            why = ""
+            try:
+                answer = self._module({"state": "gathered", "follow": follow})
+                if "outcomes" not in answer and "started" not in answer:  # not the module's own words
+                    why = str(answer.get("module_stderr") or answer.get("msg") or "").strip()
+            except AnsibleConnectionFailure as error:
+                why = str(error)
+            if not why and answer.get("outcomes") is None and not answer.get("failed"):
+                for instance, line in answer["shown"].items():
+                    self._say(f"{instance}: {line}")
+                seen, heard = answer["steps"], time.monotonic()
+            elif not why:
+                return answer
+            elif time.monotonic() - heard > LOST:
+                return {
+                    "failed": True,
+                    "msg": f"the host does not answer any more: {why}\nWhat was begun goes on there: deploy again to "
+                    "see what came of it",
+                }
+            else:
+                self._say(f"no answer, the launch goes on there; asking again: {why.splitlines()[-1]}")
+                time.sleep(AGAIN)
+
+    def _say(self, text: str) -> None:
+        self._display.display(f"{self._label} | {text}")
+
+
+def _complete(answer: dict[str, Any], problems: list[str], outcome: Mapping[str, Any]) -> None:
+    """Put what came of an instance into the module's answer."""
+    for instance in answer.get("instances", ()):
+        if instance["name"] == outcome["instance"]:
+            instance["launch"] = outcome["serving"] or outcome["launch"]
+    if outcome["verdict"]:
+        answer["verdicts"].append(outcome["verdict"])
+    if outcome["problem"]:
+        problems.append(outcome["problem"])

@@ -1,0 +1,148 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A run: the launch protocol in a process of its own on the host, which goes on when who asked for it is gone.
+
+RUNS/ID.json    what the run is at, and in the end what came of it
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
+from ansible_collections.gpuops.sglang.plugins.module_utils.health import Wait
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, name_holder, write_whole
+from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import Order, Outcome, Tell, carry_out
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+
+RUNS = Path("/run/gpuops-sglang")
+KEPT = 20  # runs whose outcome can still be asked for
+LOG_LINES = 2000
+WAKE = 0.2  # s
+LOOK = 2  # s between two looks at the log
+
+
+def begin(orders: Sequence[Order], state: Path, wait: Wait) -> str:
+    """Carry out `orders` in a process that this one's end does not touch, and return the id of the run.
+
+    The process takes over the locks of this one.
+    """
+    # what it is made of goes away with the module that began it
+    from ansible_collections.gpuops.sglang.plugins.module_utils import diagnosis, progress  # noqa: F401
+
+    launches.watcher()
+    return _detach(state, lambda tell: carry_out(orders, state, wait, tell))
+
+
+def _detach(state: Path, work: Callable[[Tell], list[Outcome]]) -> str:
+    RUNS.mkdir(mode=0o700, exist_ok=True)
+    for old in sorted(RUNS.glob("*.json"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
+        old.unlink()
+    run = secrets.token_hex(6)
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return run
+    os.setsid()
+    ready, told = os.pipe()
+    if os.fork():
+        os.read(ready, 1)  # the first line of the run is written
+        os._exit(0)
+    try:
+        _work(run, state, work, told)
+    finally:
+        os._exit(0)
+
+
+def _work(run: str, state: Path, work: Callable[[Tell], list[Outcome]], told: int) -> None:
+    for descriptor in range(3):
+        os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
+    path = RUNS / f"{run}.json"
+    name_holder(launches.LOCK, run)
+    content: dict[str, Any] = {
+        "pid": os.getpid(), "born": _born(os.getpid()), "state": str(state), "at": {}, "outcomes": None, "crash": "",
+    }  # fmt: skip
+
+    def tell(instance: str, phase: str, launch: str | None) -> None:
+        content["at"][instance] = {"phase": phase, "launch": launch, "since": time.monotonic()}
+        write_whole(path, json.dumps(content), 0o600)
+
+    write_whole(path, json.dumps(content), 0o600)
+    os.write(told, b"1")
+    try:
+        content["outcomes"] = [asdict(outcome) for outcome in work(tell)]
+    except Exception:
+        content.update(outcomes=[], crash=traceback.format_exc(limit=-4))
+    write_whole(path, json.dumps(content), 0o600)
+
+
+def follow(run: str, seen: Mapping[str, str], least: float, most: float) -> dict[str, Any]:
+    """Return what a run is at: at once when it has ended, after `least` s when it differs from `seen`, or after `most`.
+
+    `outcomes` is None while it works; `shown` is instance -> a line for the operator, `steps` what to give as `seen`.
+    Raises Refused where the run has ended without an outcome.
+    """
+    began = time.monotonic()
+    looked = began - LOOK
+    while True:
+        content = _read(run)
+        if content["outcomes"] is not None:
+            if content["crash"]:
+                raise Refused(f"the deployment's process on the host failed: {content['crash']}")
+            return {"outcomes": content["outcomes"], "shown": {}, "steps": {}}
+        if _born(content["pid"]) != content["born"] and _read(run)["outcomes"] is None:
+            raise Refused(
+                f"the deployment's process {content['pid']} on the host was ended before it had a result: deploy "
+                "again, which takes up what is there"
+            )
+        now = time.monotonic()
+        if now > began + least and now > looked + LOOK:
+            looked, state = now, Path(content["state"])
+            found = {name: _line(state, name, at) for name, at in content["at"].items()}
+            steps = {name: step for name, (step, _line) in found.items()}
+            if steps != dict(seen) or now > began + most:
+                return {"outcomes": None, "shown": {name: line for name, (_, line) in found.items()}, "steps": steps}
+        time.sleep(WAKE)
+
+
+def _line(state: Path, instance: str, at: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what tells one step from the next, and the line for the operator."""
+    from ansible_collections.gpuops.sglang.plugins.module_utils import progress
+
+    now, phase, launch = time.monotonic(), at["phase"], at["launch"]
+    if phase != "loading":
+        return phase, f"{phase} launch {launch}"
+    identity = systemd.identity(instance)
+    entries = [
+        progress.Entry(line.at, line.text) for line in systemd.log_of(launch, LOG_LINES, identity.invocation)
+    ]  # fmt: skip
+    began = systemd.began(identity) or at["since"]
+    seen = progress.progress(entries, began)
+    verdicts = launches.earlier_verdicts(state, instance)
+    usual = progress.usual_times([verdict["stages"] for verdict in verdicts if verdict.get("stages")])
+    return f"{seen.stage} {seen.step}", progress.shown(seen, now, began, usual)
+
+
+def _read(run: str) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads((RUNS / f"{run}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Refused(f"this host knows nothing of the run {run}, perhaps it was restarted: deploy again") from error
+    return content
+
+
+def _born(pid: int) -> str | None:
+    """Return what tells a process from a later one with the same number; None when there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+    except OSError:
+        return None

@@ -1,0 +1,203 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is to be done so that the instances of a host are in a state, and what they are in."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, health, release
+from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Host, Instance
+from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import Order, stop
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+
+NOW = health.Wait(limit=0)
+
+
+class GpuHeld(Refused):
+    """A GPU is held by what is not of this host's instances."""
+
+
+@dataclass
+class Plan:
+    """What was found, and what is to be done about it."""
+
+    instances: list[dict[str, Any]] = field(default_factory=list)  # name, launch, reasons
+    orders: list[Order] = field(default_factory=list)
+    verdicts: list[dict[str, Any]] = field(default_factory=list)  # of those that are to be left alone
+    problems: list[str] = field(default_factory=list)
+    diff: list[dict[str, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How instances are to be started."""
+
+    host: Host
+    accept_changes: Mapping[str, Any]
+    share_gpus: bool
+    restart: bool
+    change: bool  # False: nothing is written down
+
+
+def started(instances: Sequence[Instance], asked: Asked) -> Plan:
+    """Return the plan for instances that are to run as asked; raises Refused before anything is touched."""
+    host, plan = asked.host, Plan()
+    schema = release.schema(host.release)
+    for instance in instances:
+        launches.check(instance, host, schema)
+    compared = {one.name: launches.compare(one, host, schema, asked.accept_changes) for one in instances}
+    if schema is None and instances and asked.change:
+        raise Refused(f"there is no release in {host.release}: install it with sglang_release first")
+    reasons = {name: list(one.reasons) for name, one in compared.items()}
+    for name, found in reasons.items():
+        if not found and asked.restart:
+            found.append("a restart is asked for")
+        elif not found:
+            _look(name, asked, plan, found)
+    differing = [instance for instance in instances if reasons[instance.name]]
+    told = _proved(differing, asked, schema) if schema is not None else {}
+    for instance in instances:
+        one, found = compared[instance.name], reasons[instance.name]
+        plan.instances.append({"name": instance.name, "launch": one.launch, "reasons": found})
+        if found and schema is not None:
+            prepare = partial(launches.prepare, instance, host, schema, told[instance.name])
+            plan.orders.append(Order(instance.name, instance.gpus, prepare))
+        if one.before != one.after:
+            unit = str(systemd.UNIT_FOLDER / systemd.unit_name(instance.name))
+            headers = {"before_header": unit, "after_header": unit}
+            plan.diff.append({"before": one.before, "after": one.after, **headers})
+    return plan
+
+
+def _look(name: str, asked: Asked, plan: Plan, reasons: list[str]) -> None:
+    """Prove that an instance serves whose service is as asked; follow it while it loads, replace it when it hangs."""
+    state, launch = asked.host.state, systemd.launch_of(systemd.read_unit(name)) or ""
+    for last in (False, True):
+        try:
+            verdict = health.verify(state, name, NOW)
+        except (health.Unhealthy, Refused) as problem:
+            what = getattr(problem, "state", "")
+            if what == "loading":
+                plan.orders.append(Order(name))
+            elif what != "hung":
+                plan.problems.append(str(problem))
+            elif not last:
+                continue
+            else:
+                reasons.append("it hangs")
+            return
+        plan.verdicts.append(verdict)
+        if asked.change:
+            launches.keep_verdict(state, name, launch, verdict)
+        return
+
+
+def _proved(instances: Sequence[Instance], asked: Asked, schema: Any) -> dict[str, dict[str, Any]]:
+    """Ask SGLang about instances and return name -> what the record of a launch keeps of it; Refused if it says no."""
+    if not instances:
+        return {}
+    # a module is compiled anew in each run, and most runs have nothing to ask
+    from ansible_collections.gpuops.sglang.plugins.module_utils.preflight import preflight
+
+    held = [] if asked.share_gpus else _held_gpus(instances)
+    if held:
+        step = "end that where it runs, or let the instance share the GPU by sglang_server_share_gpus"
+        raise GpuHeld(f"{'; '.join(held)}. Nothing was stopped. Next: {step}")
+    answers = [preflight(one, asked.host, schema, asked.accept_changes, asked.change) for one in instances]
+    problems = [problem for answer in answers for problem in answer.problems]
+    if problems:
+        raise Refused("; ".join(problems))
+    return {one.instance: {**one.for_record(), "accept_changes": dict(asked.accept_changes)} for one in answers}
+
+
+def _held_gpus(instances: Sequence[Instance]) -> list[str]:
+    """Say which processes that are not of our instances have memory of a GPU that one of `instances` is to use."""
+    identities = [systemd.identity(name) for name in systemd.installed_instances()]
+    ours = [identity.cgroup for identity in identities if identity.cgroup]
+    running = any(identity.main_pid for identity in identities)
+    # what this host does not see may be its own server: older drivers tell a container of no process
+    seen = not running or any(one.process and any(map(one.process.in_cgroup, ours)) for one in gpu.processes())
+    found = []
+    for instance in instances:
+        told = [one.label for one in gpu.strangers(instance.gpus, ours) if one.process or seen]
+        hidden = gpu.unseen(instance.gpus) if seen and not told else {}
+        told += [f"{memory:.0f} MiB of GPU {index} by what this host does not see" for index, memory in hidden.items()]
+        if told:
+            found.append(f"instance '{instance.name}': its GPU is held by {'; '.join(told)}")
+    return found
+
+
+def stopped(names: Sequence[str], state: Path, change: bool, remove: bool = False) -> list[dict[str, Any]]:
+    """Stop instances, prove it and keep them from the next boot, or `remove` all that there is of them."""
+    done = []
+    for name in names:
+        launch = systemd.launch_of(systemd.read_unit(name))
+        reasons = []
+        if launch is not None:
+            identity = systemd.identity(name)
+            reasons += [f"service is {identity.active} ({identity.sub})"] if identity.active != "inactive" else []
+            reasons += ["it is started at boot"] if identity.enabled else []
+        if remove and (launch is not None or (state / name).exists()):
+            reasons.append("it is installed")
+        if change and reasons:
+            if launch is not None:
+                systemd.disable(name)
+                stop(name, lambda *_: None)
+            if remove:
+                systemd.remove(name)
+                shutil.rmtree(state / name, ignore_errors=True)
+        done.append({"name": name, "launch": launch, "reasons": reasons})
+    return done
+
+
+def rolled_back(names: Sequence[str], state: Path, launch: str | None) -> Plan:
+    """Return the plan for instances that are to return to `launch`, or to the last good one before the present."""
+    plan = Plan()
+    for name in names:
+        present = systemd.launch_of(systemd.read_unit(name))
+        problem = launches.again_problem(state, name, launch) if launch else None
+        again = launch or launches.last_good(state, name, present)
+        if problem or again is None:
+            raise Refused(problem or f"instance '{name}' has no earlier launch that was proved to serve: deploy it")
+        plan.instances.append({"name": name, "launch": present, "reasons": [f"it returns to launch {again}"]})
+        plan.orders.append(Order(name, prepare=partial(launches.prepare_again, state, name, again)))
+    return plan
+
+
+def gathered(names: Sequence[str], state: Path) -> list[dict[str, Any]]:
+    """Return what is known of instances without asking their servers."""
+    found: list[dict[str, Any]] = []
+    for name in names:
+        launch = systemd.launch_of(systemd.read_unit(name))
+        if launch is None:
+            found.append({"name": name, "launch": None, "service": "not installed"})
+            continue
+        identity = systemd.identity(name)
+        try:
+            record = launches.record_of(state, name)
+        except Refused:
+            record = {}
+        kept = ("again", "args", "host", "model", "port", "release")
+        found.append({
+            "name": name,
+            "launch": launch,
+            "running_launch": systemd.running_launch(identity.main_pid),
+            "service": f"{identity.active} ({identity.sub})",
+            "enabled": identity.enabled,
+            "main_pid": identity.main_pid,
+            "invocation": identity.invocation,
+            "restarts": identity.restarts,
+            "proved": launches.is_good(state, name, launch),
+            "launches": launches.kept(state, name),
+            **{key: record.get(key) for key in kept},
+        })  # fmt: skip
+    return found
