@@ -14,12 +14,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible import constants as C
-from ansible.errors import AnsibleConnectionFailure
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import become_loader
 
 MODULE = "gpuops.sglang.sglang_service"
-TERMINAL = (2, 10)  # s: between two lines at least, and at most
-CALM = (10, 30)
+# s: between two lines at least, and at most. The process of a task has no terminal, the one that loads this has.
+PACE = (2, 10) if sys.stdout.isatty() else (10, 30)
 LOST = 300  # s without an answer of the host after which a run is given up
 AGAIN = 5  # s between two tries
 PYTHON = "ansible_python_interpreter"
@@ -35,21 +36,25 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return what the module returns, completed by what came of its run."""
         self._variables = dict(task_vars or {})
+        # whose connection this is
+        self._place = self._variables.get("ansible_delegated_vars", {}).get(self._task.delegate_to, self._variables)
         self._label = self._variables.get("inventory_hostname", "")
         result: dict[str, Any] = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
         vmid = arguments.pop("vmid", None)
         if vmid is not None:
             self._enter(vmid)
+        ended = ""
         while True:
             answer = self._module(arguments)
             if "busy" not in answer:
                 break
             self._say(answer["msg"])
-            lost = self._follow(answer["busy"])
-            if "outcomes" not in lost:
-                answer = lost
+            came = self._follow(answer["busy"])
+            if "outcomes" not in came and answer["busy"] == ended:
+                answer = came
                 break
+            ended = answer["busy"]  # whatever came of it, its lock is free now
         run, problems = answer.pop("run", None), answer.pop("problems", [])
         if answer.get("gpu_held") and self._connection.transport == "gpuops.sglang.pct":
             answer["msg"] += f"\n{self._ask_node()}"
@@ -80,17 +85,29 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             connection, self._play_context, new_stdin=None, task_uuid=self._task._uuid
         )
         names = C.config.get_plugin_vars("connection", other._load_name)
-        options = {name: self._templar.template(self._variables[name]) for name in names if name in self._variables}
-        other.set_options(task_keys=self._task.dump_attrs(), var_options={**options, **changed})
+        options = {name: self._templar.template(self._place[name]) for name in names if name in self._place}
+        # as Ansible does it: a task's own limits are not those of a connection, and 'ask-pass' is told to the play
+        keys = {**self._task.dump_attrs(), "retries": None, "timeout": self._play_context.timeout}
+        if self._play_context.password:
+            keys["password"] = self._play_context.password
+        other.set_options(task_keys=keys, var_options={**options, **changed})
         other.set_become_plugin(None)
         self._connection = other
-        self._variables[PYTHON] = "/usr/bin/python3"  # what was found elsewhere says nothing of this place
+        self._place[PYTHON] = "/usr/bin/python3"  # what was found elsewhere says nothing of this place
 
     def _ask_node(self) -> str:
         """Return what the node knows of the processes on its GPUs; its container does not see those of others."""
-        user = self._connection.get_option("node_user")
-        self._go("ansible.builtin.ssh", {"ansible_user": user} if user else {})
-        answer = self._module({"state": "gathered"})
+        asked = self._connection.get_option
+        user, become, connection = asked("node_user"), asked("node_become"), asked("node_connection")
+        self._go(f"ansible.builtin.{connection}", {"ansible_user": user} if user else {})
+        if become == "sudo":
+            sudo = become_loader.get("ansible.builtin.sudo")
+            sudo.set_options(direct={"become_user": "root"})
+            self._connection.set_become_plugin(sudo)
+        try:
+            answer = self._module({"state": "gathered"})
+        except AnsibleError as error:
+            answer = {"msg": str(error)}
         lines = answer.get("gpu_processes") or [f"(nothing is known: {answer.get('msg', 'no process computes')})"]
         return "\n  ".join(["On the node:", *lines])
 
@@ -99,7 +116,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
     def _follow(self, run: str) -> dict[str, Any]:
         """Show what a run is at until it has ended; return its outcomes, or a failed result."""
-        least, most = TERMINAL if sys.stdout.isatty() else CALM
+        least, most = PACE
         seen: dict[str, str] = {}
         heard = time.monotonic()
         while True:
@@ -108,7 +125,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             try:
                 answer = self._module({"state": "gathered", "follow": follow})
                 if "outcomes" not in answer and "started" not in answer:  # not the module's own words
-                    why = str(answer.get("module_stderr") or answer.get("msg") or "").strip()
+                    why = str(answer.get("module_stderr") or answer.get("msg") or "").strip() or "nothing came back"
             except AnsibleConnectionFailure as error:
                 why = str(error)
             if not why and answer.get("outcomes") is None and not answer.get("failed"):

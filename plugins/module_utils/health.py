@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, sockets
+from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, processes, sockets
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils import release as releases
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import SECRET
@@ -145,6 +145,28 @@ def verify(state: Path, instance: str, wait: Wait, requests: Collection[str] = (
             memory=found.memory,
         )
     )
+
+
+def drift_of(state: Path, instance: str) -> list[str]:
+    """Return a sentence for each thing that was changed by hand since the launch was deployed."""
+    # a module is compiled anew in each run, and a deployment has no need of it
+    from ansible_collections.gpuops.sglang.plugins.module_utils.drift import drift
+
+    record, identity = launches.record_of(state, instance), systemd.identity(instance)
+    folder = state / instance / "launches" / record["launch"]
+    try:
+        running = Path(f"/proc/{identity.main_pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+    except OSError:
+        running = None
+    kept = (folder / "unit").read_text(encoding="utf-8") if (folder / "unit").is_file() else ""
+    unit = systemd.UNIT_FOLDER / systemd.unit_name(instance)
+    return drift(kept, unit, identity.shown, record.get("argv"), running, Path(record["release"]))
+
+
+def beside() -> list[str]:
+    """Return the SGLang servers of this host that are no instance's."""
+    ours = [systemd.identity(name).cgroup for name in systemd.installed_instances()]
+    return [one.label for one in processes.servers() if not any(map(one.in_cgroup, ours))]
 
 
 def _of(effective: int | None, meant: int | None) -> str:

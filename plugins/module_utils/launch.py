@@ -240,6 +240,7 @@ def prepare(instance: Instance, host: Host, schema: Mapping[str, Any], told: Map
         "secrets": sorted(instance.secrets),
         "user": host.user,
         "keep": host.keep,
+        "argv": _argv(instance, host, schema, launch),
         **told,
     }
     return _written(host.state, record, _unit(instance, host, schema, launch), instance.secret_files)
@@ -248,6 +249,8 @@ def prepare(instance: Instance, host: Host, schema: Mapping[str, Any], told: Map
 def _written(state: Path, record: Mapping[str, Any], unit: str, secret_files: Mapping[str, str]) -> Prepared:
     instance, launch, user = record["instance"], record["launch"], _ensure_user(record["user"])
     folder = state / instance / "launches" / launch
+    earlier = _in_order(folder.parent)
+    number = (_read_record(folder.parent / earlier[-1]) or {}).get("number", 0) + 1 if earlier else 1
     os.umask(0o022)
     with writing_below(state):
         _make_folders(state, instance, launch, user)
@@ -256,7 +259,7 @@ def _written(state: Path, record: Mapping[str, Any], unit: str, secret_files: Ma
         write_whole(folder / name, text, 0o600, (user.pw_uid if name == "secrets.yaml" else 0, user.pw_gid))
     write_whole(folder / "watch.py", watcher(), 0o644)
     write_whole(folder / "unit", unit, 0o640)
-    write_whole(folder / "launch.json", json.dumps(record, indent=1, sort_keys=True), 0o640)
+    write_whole(folder / "launch.json", json.dumps({**record, "number": number}, indent=1, sort_keys=True), 0o640)
     return Prepared(instance, launch, unit)
 
 
@@ -297,30 +300,33 @@ def keep_verdict(state: Path, instance: str, launch: str, verdict: Mapping[str, 
         _prune(folder.parent, launch, (_read_record(folder) or {}).get("keep", Host.keep))
 
 
-def keep_failure(state: Path, instance: str, launch: str, report: str, log: Collection[str]) -> None:
-    """Write down why a launch failed, and what it wrote, which the journal gives up some day; root alone may read."""
+def keep_failure(
+    state: Path, instance: str, launch: str, report: str, log: Collection[str], good: str | None = None
+) -> None:
+    """Write down why a launch failed, and what it wrote, which the journal gives up some day; root alone may read.
+
+    `good` is the launch that is to be started again.
+    """
     folder = state / instance / "launches" / launch
     write_whole(folder / "failure.log", "".join(f"{line}\n" for line in log), 0o600)
     write_whole(folder / "failure.json", json.dumps({"report": report}, indent=1), 0o640)
-    _prune(folder.parent, launch, (_read_record(folder) or {}).get("keep", Host.keep))
+    _prune(folder.parent, launch, (_read_record(folder) or {}).get("keep", Host.keep), good)
 
 
 def earlier_verdicts(state: Path, instance: str) -> list[dict[str, Any]]:
     """Return what was proved of the kept launches, oldest first."""
-    found = [
-        _read_json(path.parent / "verdict.json")
-        for path in sorted((state / instance / "launches").glob("*/verdict.json"))
-    ]
+    folder = state / instance / "launches"
+    found = [_read_json(folder / launch / "verdict.json") for launch in _in_order(folder)]
     return [verdict for verdict in found if verdict]
 
 
 def kept(state: Path, instance: str) -> list[dict[str, Any]]:
     """Return the launches whose records are kept, oldest first, and whether each was proved or failed."""
+    folder, good = state / instance / "launches", functools.partial(is_good, state, instance)
     return [
-        {"launch": path.parent.name, "proved": is_good(state, instance, path.parent.name),
-         "failed": (path.parent / "failure.json").is_file() and not is_good(state, instance, path.parent.name)}
-        for path in sorted((state / instance / "launches").glob("*/launch.json"))
-    ]  # fmt: skip
+        {"launch": name, "proved": good(name), "failed": not good(name) and (folder / name / "failure.json").is_file()}
+        for name in _in_order(folder)
+    ]
 
 
 def is_good(state: Path, instance: str, launch: str) -> bool:
@@ -335,11 +341,10 @@ def last_good(state: Path, instance: str, present: str | None) -> str | None:
     """
     record = _read_record(state / instance / "launches" / present) if present else None
     origin = (record or {}).get("again") or present
-    launches = sorted(
-        (path.parent.name for path in (state / instance / "launches").glob("*/verdict.json")), reverse=True
-    )
-    before = [name for name in launches if origin is None or name < origin]
-    return next((name for name in before if not again_problem(state, instance, name)), None)
+    launches = _in_order(state / instance / "launches")
+    before = launches[: launches.index(origin)] if origin in launches else launches
+    good = [name for name in reversed(before) if is_good(state, instance, name)]
+    return next((name for name in good if not again_problem(state, instance, name)), None)
 
 
 def again_problem(state: Path, instance: str, launch: str) -> str | None:
@@ -362,7 +367,8 @@ def prepare_again(state: Path, instance: str, earlier: str) -> Prepared:
         raise Refused(problem)
     launch, old = _new_id(), state / instance / "launches" / earlier
     record = _read_record(old) or {}
-    record.update(launch=launch, started=time.time(), again=record.get("again") or earlier)
+    argv = [word.replace(earlier, launch) for word in record.get("argv", ())]
+    record.update(launch=launch, started=time.time(), again=record.get("again") or earlier, argv=argv)
     unit = (old / "unit").read_text(encoding="utf-8").replace(earlier, launch)
     return _written(state, record, unit, _secrets_in_place(old))
 
@@ -409,11 +415,14 @@ def environment(instance: Instance, host: Host) -> dict[str, str]:
     return {**variables, **instance.env}
 
 
+def _argv(instance: Instance, host: Host, schema: Mapping[str, Any] | None, launch: str) -> list[str]:
+    config = host.launch_folder(instance.name, launch) / "secrets.yaml" if instance.secret_options else None
+    start = [str(host.release / "venv/bin/python"), "-m", "sglang.launch_server"]
+    return [*start, *words(instance, schema, config, launch)]
+
+
 def _unit(instance: Instance, host: Host, schema: Mapping[str, Any] | None, launch: str) -> str:
-    folder = host.launch_folder(instance.name, launch)
-    config = folder / "secrets.yaml" if instance.secret_options else None
-    argv = [str(host.release / "venv/bin/python"), "-m", "sglang.launch_server"]
-    argv += words(instance, schema, config, launch)
+    folder, argv = host.launch_folder(instance.name, launch), _argv(instance, host, schema, launch)
     secret_env = str(folder / "secrets.env") if instance.secret_env else None
     variables, home = environment(instance, host), str(host.home(instance.name))
     url = local_url(instance.host, instance.port, bool(instance.args.get("ssl_certfile")))
@@ -489,10 +498,16 @@ def _secrets_in_place(folder: Path) -> dict[str, str]:
     return {path.name: path.read_bytes().decode() for path in sorted(folder.glob("secrets.*"))}
 
 
-def _prune(folder: Path, launch: str, keep: int) -> None:
-    """Keep the newest launches, and the newest that was proved to serve."""
-    old = sorted(path for path in folder.iterdir() if path.name != launch)
-    good = last_good(folder.parents[1], folder.parent.name, launch)
-    for path in old[: max(0, len(old) - max(0, keep - 1))]:
-        if path.name != good:
-            shutil.rmtree(path, ignore_errors=True)
+def _prune(folder: Path, launch: str, keep: int, good: str | None = None) -> None:
+    """Keep the newest launches, and `good` or else the newest that was proved to serve."""
+    old = [name for name in _in_order(folder) if name != launch]
+    good = good or last_good(folder.parents[1], folder.parent.name, launch)
+    for name in old[: max(0, len(old) - max(0, keep - 1))]:
+        if name != good:
+            shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _in_order(folder: Path) -> list[str]:
+    """Return the launches of an instance as they followed one another; the clock in their names may be set back."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return sorted(names, key=lambda name: ((_read_record(folder / name) or {}).get("number", 0), name))

@@ -77,6 +77,20 @@ def in_cgroup(cgroup: str, root: Path = CGROUPS) -> list[int]:
     return sorted(pids - {0})  # 0 is one that this host does not see
 
 
+def servers(proc: Path = PROC) -> list[Process]:
+    """Return the SGLang servers that run on this host, whoever started them; not those of a node's containers."""
+    found = []
+    for pid in sorted(int(entry) for entry in os.listdir(proc) if entry.isdigit()):
+        try:
+            words = (proc / str(pid) / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it ended meanwhile
+        pairs = [(one.rpartition(b"/")[2], other) for one, other in zip(words, words[1:])]
+        if (b"-m", b"sglang.launch_server") in pairs or (b"sglang", b"serve") in pairs:
+            found.append(process(pid, proc))
+    return [one for one in found if one and one.container is None]
+
+
 def duration(seconds: float) -> str:
     """Return a time as people say it, in its two largest units: '45 s', '3 min 20 s', '2 days 4 h'."""
     whole = int(seconds)

@@ -8,6 +8,7 @@ Whatever happens to the process that does this, the supervisor holds either the 
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -39,7 +40,7 @@ class Outcome:
     """What came of an order."""
 
     instance: str
-    launch: str | None = None  # the one that was started
+    launch: str | None = None  # the one that the unit carries
     serving: str | None = None  # the one that is proved to serve now
     verdict: dict[str, Any] | None = None  # of that
     problem: str = ""
@@ -68,86 +69,108 @@ def carry_out(orders: Sequence[Order], state: Path, wait: health.Wait, tell: Tel
     outcomes = []
     for wave in waves(orders):
         begun = [_Launch(order, state, wait, tell) for order in wave]
+        for one in begun:  # once all are stopped: one may get a GPU that another one had
+            one.start()
         outcomes += [one.prove() for one in begun]
     return outcomes
 
 
 class _Launch:
-    """One order on its way; it is begun when it is made."""
+    """One order on its way; when it is made, what runs is stopped."""
 
     def __init__(self, order: Order, state: Path, wait: health.Wait, tell: Tell) -> None:
-        self.instance, self.state, self.wait, self.tell = order.instance, state, wait, tell
-        self.before = systemd.launch_of(systemd.read_unit(order.instance))
-        self.outcome = Outcome(order.instance, self.before)
-        self.replaced = order.prepare is None
+        self.instance, self.state, self.wait, self.teller = order.instance, state, wait, tell
+        self.new = order.prepare is not None
+        self.replaced = not self.new
+        self.before: str | None = None
+        self.outcome = Outcome(order.instance)
         try:
+            self.before = self.outcome.launch = systemd.launch_of(systemd.read_unit(order.instance))
             if order.prepare is not None:
-                prepared = order.prepare()
-                self.outcome.launch = prepared.launch
-                self._replace(prepared)
+                self._replace(order.prepare())
         except Exception as error:
             self.outcome.problem = _told(error)
 
+    def _tell(self, instance: str, phase: str, launch: str | None) -> None:
+        with contextlib.suppress(Exception):  # a launch does not fail because nobody can be told of it
+            self.teller(instance, phase, launch)
+
     def _replace(self, prepared: launches.Prepared) -> None:
+        """Put a launch in the place of what runs, which is stopped."""
         old = systemd.read_unit(self.instance)
         try:
             systemd.install(self.instance, prepared.unit)
-        except Refused:
+        except Exception:
             if old and systemd.read_unit(self.instance) != old:
                 systemd.install(self.instance, old)
             raise
-        self.replaced = True
+        self.replaced, self.outcome.launch = True, prepared.launch
         if old:
-            stop(self.instance, self.tell)
-        self.tell(self.instance, "starting", prepared.launch)
+            stop(self.instance, self._tell)
+
+    def _start(self) -> None:
+        self._tell(self.instance, "starting", self.outcome.launch)
         systemd.start(self.instance)
-        self.tell(self.instance, "loading", prepared.launch)
+        self._tell(self.instance, "loading", self.outcome.launch)
+
+    def start(self) -> None:
+        """Start the new launch, where nothing has failed so far."""
+        if not self.new:
+            self._tell(self.instance, "loading", self.outcome.launch)
+        elif not self.outcome.problem:
+            try:
+                self._start()
+            except Exception as error:
+                self.outcome.problem = _told(error)
 
     def prove(self) -> Outcome:
         """Wait for the verdict, and where it is bad return to the last good launch."""
-        launch = self.outcome.launch or ""
-        if not self.outcome.problem:
-            self._verify(launch)
-        if self.outcome.problem and self.replaced and not launches.is_good(self.state, self.instance, launch):
-            self._return(launch)
+        try:
+            launch = self.outcome.launch or ""
+            if not self.outcome.problem:
+                self._verify(launch)
+            if not self.replaced:
+                self.outcome.problem += "\nNothing was stopped."
+            elif not (self.outcome.serving or launches.is_good(self.state, self.instance, launch)):
+                self._return(launch)
+        except Exception as error:  # the other instances' outcomes are not to be lost
+            self.outcome.problem += f"\n{_told(error)}"
         return self.outcome
 
     def _verify(self, launch: str) -> None:
         try:
-            verdict = health.verify(self.state, self.instance, self.wait)
-            launches.keep_verdict(self.state, self.instance, launch, verdict)
-            self.outcome.verdict, self.outcome.serving = verdict, launch
+            self.outcome.verdict = health.verify(self.state, self.instance, self.wait)
+            self.outcome.serving = launch
+            launches.keep_verdict(self.state, self.instance, launch, self.outcome.verdict)
         except Exception as error:
             self.outcome.problem = _told(error)
 
     def _return(self, failed: str) -> None:
-        problem = self.outcome.problem
-        good = self._good(failed)
+        problem, good = self.outcome.problem, None
         try:
+            good = self._good(failed)
             log = [line.text for line in systemd.log_of(failed, health.LOG_LINES)]
-            launches.keep_failure(self.state, self.instance, failed, problem, log)
-        except Refused as refused:
-            problem += f"\n{refused}"
-        if good is None:
-            now = systemd.identity(self.instance)
-            self.outcome.problem = (
-                f"{problem}\nServing now: nothing that was proved. There is no earlier launch to return to; "
-                f"the service is left as it is, {now.active} ({now.sub})."
-            )
-            return
-        self.tell(self.instance, "returning", good)
-        self.outcome.problem = ""
-        try:
-            prepared = launches.prepare_again(self.state, self.instance, good)
-            self._replace(prepared)
-            self._verify(prepared.launch)
+            launches.keep_failure(self.state, self.instance, failed, problem, log, good)
         except Exception as error:
-            self.outcome.problem = _told(error)
-        if self.outcome.problem:
-            problem += f"\nServing now: nothing; the return to launch {good} failed too: {self.outcome.problem}"
-        else:
-            problem += f"\nServing now: what launch {good} was, as launch {prepared.launch}, which was proved."
-        self.outcome.problem = problem
+            problem += f"\n{_told(error)}"
+        why = "there is no earlier launch to return to"
+        if good is not None:
+            self._tell(self.instance, "returning", good)
+            self.outcome.problem = ""
+            try:
+                self._replace(launches.prepare_again(self.state, self.instance, good))
+                self._start()
+                self._verify(self.outcome.launch or "")
+            except Exception as error:
+                self.outcome.problem = _told(error)
+            if self.outcome.serving:
+                known = f"what launch {good} was, as launch {self.outcome.serving}, which was proved"
+                self.outcome.problem = f"{problem}\nServing now: {known}. {self.outcome.problem}".rstrip()
+                return
+            why = f"the return to launch {good} failed too: {self.outcome.problem}"
+        self.outcome.problem = f"{problem}\nServing now: nothing that was proved; {why}"
+        now = systemd.identity(self.instance)
+        self.outcome.problem += f"\nThe service is left as it is, {now.active} ({now.sub})."
 
     def _good(self, failed: str) -> str | None:
         """What served until now, else the newest that was proved before."""

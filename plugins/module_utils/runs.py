@@ -8,6 +8,7 @@ RUNS/ID.json    what the run is at, and in the end what came of it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -27,6 +28,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import sy
 RUNS = Path("/run/gpuops-sglang")
 KEPT = 20  # runs whose outcome can still be asked for
 LOG_LINES = 2000
+BEGUN = "begun\n"
 WAKE = 0.2  # s
 LOOK = 2  # s between two looks at the log
 
@@ -48,17 +50,22 @@ def _detach(state: Path, work: Callable[[Tell], list[Outcome]]) -> str:
     for old in sorted(RUNS.glob("*.json"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
         old.unlink()
     run = secrets.token_hex(6)
+    ready, told = os.pipe()
     child = os.fork()
     if child:
+        os.close(told)
         os.waitpid(child, 0)
+        with os.fdopen(ready) as said:
+            line = said.readline()
+        if line != BEGUN:
+            raise Refused(f"nothing was done: a process for it can not begin: {line.strip() or 'it was ended'}")
         return run
-    os.setsid()
-    ready, told = os.pipe()
-    if os.fork():
-        os.read(ready, 1)  # the first line of the run is written
-        os._exit(0)
     try:
-        _work(run, state, work, told)
+        os.setsid()
+        if not os.fork():
+            _work(run, state, work, told)
+    except BaseException as error:
+        os.write(told, f"{error}\n".encode())
     finally:
         os._exit(0)
 
@@ -77,7 +84,7 @@ def _work(run: str, state: Path, work: Callable[[Tell], list[Outcome]], told: in
         write_whole(path, json.dumps(content), 0o600)
 
     write_whole(path, json.dumps(content), 0o600)
-    os.write(told, b"1")
+    os.write(told, BEGUN.encode())
     try:
         content["outcomes"] = [asdict(outcome) for outcome in work(tell)]
     except Exception:
@@ -116,11 +123,16 @@ def follow(run: str, seen: Mapping[str, str], least: float, most: float) -> dict
 
 def _line(state: Path, instance: str, at: Mapping[str, Any]) -> tuple[str, str]:
     """Return what tells one step from the next, and the line for the operator."""
+    if at["phase"] == "loading":
+        with contextlib.suppress(Exception):  # what can not be looked at now goes on all the same
+            return _loading(state, instance, at)
+    return at["phase"], f"{at['phase']} launch {at['launch']}"
+
+
+def _loading(state: Path, instance: str, at: Mapping[str, Any]) -> tuple[str, str]:
     from ansible_collections.gpuops.sglang.plugins.module_utils import progress
 
-    now, phase, launch = time.monotonic(), at["phase"], at["launch"]
-    if phase != "loading":
-        return phase, f"{phase} launch {launch}"
+    now, launch = time.monotonic(), at["launch"]
     identity = systemd.identity(instance)
     entries = [
         progress.Entry(line.at, line.text) for line in systemd.log_of(launch, LOG_LINES, identity.invocation)
@@ -141,8 +153,9 @@ def _read(run: str) -> dict[str, Any]:
 
 
 def _born(pid: int) -> str | None:
-    """Return what tells a process from a later one with the same number; None when there is none."""
+    """Return what tells a process from a later one with the same number; None when it has ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
+    return None if fields[0] == "Z" else fields[19]

@@ -14,7 +14,8 @@ from typing import Any
 
 from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, health, release
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
-from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, writing_below
+from ansible_collections.gpuops.sglang.plugins.module_utils.instances import NAME
 from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Host, Instance
 from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import Order, stop
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
@@ -140,6 +141,8 @@ def stopped(names: Sequence[str], state: Path, change: bool, remove: bool = Fals
     """Stop instances, prove it and keep them from the next boot, or `remove` all that there is of them."""
     done = []
     for name in names:
+        if not NAME.fullmatch(name):  # it becomes a path, which is removed
+            raise Refused(f"'{name}' is no name of an instance: correct 'names'")
         launch = systemd.launch_of(systemd.read_unit(name))
         reasons = []
         if launch is not None:
@@ -152,9 +155,11 @@ def stopped(names: Sequence[str], state: Path, change: bool, remove: bool = Fals
             if launch is not None:
                 systemd.disable(name)
                 stop(name, lambda *_: None)
-            if remove:
-                systemd.remove(name)
-                shutil.rmtree(state / name, ignore_errors=True)
+                if remove:
+                    systemd.remove(name)
+            if remove and (state / name).exists():
+                with writing_below(state):
+                    shutil.rmtree(state / name)
         done.append({"name": name, "launch": launch, "reasons": reasons})
     return done
 

@@ -190,7 +190,7 @@ def _said(*argv: str) -> str:
 
 def _output(argv: Sequence[str]) -> str:
     try:
-        done = run(argv, {**os.environ, "LC_ALL": "C.UTF-8"})
+        done = run(argv, {**os.environ, "LC_ALL": "C.UTF-8"}, timeout=WAIT)
     except OSError as error:
         return f"(can not run {argv[0]}: {error.strerror})\n"
     except subprocess.TimeoutExpired:

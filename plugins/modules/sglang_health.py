@@ -12,6 +12,8 @@ description:
   - Proves that the listening socket belongs to the service, that the answers come from the launch that the unit
     carries, that the server and each of its schedulers run with the arguments that were requested, and that tokens
     are generated.
+  - Says what was changed by hand since the deployment (unit, command line, packages of the release), and warns of
+    SGLang servers that nobody supervises.
   - Changes nothing that runs. A probe costs one short generation for each instance. The first verdict on a launch is
     kept with its record, and a failed launch can return to one that has a verdict.
 author: gpuops contributors (@gpuops)
@@ -96,12 +98,32 @@ verdicts:
     kv_tokens:
       description: How many tokens the KV caches hold, all together; V(null) if SGLang does not tell.
       type: int
+    latency:
+      description: Seconds that the generation took.
+      type: float
+    stages:
+      description: Seconds of each stage of the start; empty for a launch that has been proved before.
+      type: dict
+    memory:
+      description: GiB of a GPU that the first scheduler tells of, V(weight), V(kvcache) and V(graph).
+      type: dict
+    drift:
+      description: What was changed by hand since the launch was deployed, each with the next step.
+      type: list
+      elements: str
 """
 
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.sglang.plugins.module_utils.health import REQUESTS, Unhealthy, Wait, verify
+from ansible_collections.gpuops.sglang.plugins.module_utils.health import (
+    REQUESTS,
+    Unhealthy,
+    Wait,
+    beside,
+    drift_of,
+    verify,
+)
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, require_root
 from ansible_collections.gpuops.sglang.plugins.module_utils.launch import keep_verdict
 
@@ -126,11 +148,15 @@ def main() -> None:
     for name in module.params["instances"]:
         try:
             verdict = verify(state, name, Wait(limit=module.params["timeout"]), module.params["requests"])
+            verdict["drift"] = drift_of(state, name)
             verdicts.append(verdict)
+            failures += [f"instance '{name}' serves, but {sentence}" for sentence in verdict["drift"]]
             if not module.check_mode:
                 keep_verdict(state, name, verdict["launch"], verdict)
         except (Unhealthy, Refused) as problem:
             failures.append(str(problem))
+    for label in beside():
+        module.warn(f"SGLang runs beside the instances of this host, and nobody supervises it: {label}")
     if failures:
         module.fail_json(msg="\n".join(failures), verdicts=verdicts)
     module.exit_json(changed=False, verdicts=verdicts)

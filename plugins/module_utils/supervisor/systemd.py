@@ -21,7 +21,7 @@ PROPERTIES = (
     "ActiveState", "SubState", "Result", "MainPID", "InvocationID", "ControlGroup", "UnitFileState", "NRestarts",
     "ExecMainStatus", "ExecMainCode", "ExecMainStartTimestampMonotonic", "NeedDaemonReload", "DropInPaths",
 )  # fmt: skip
-STOPS = 60  # s beyond the drain after which systemd kills what is left
+STOPS = 30  # s beyond the drain after which systemd kills what is left
 # tqdm rewrites its bar after a carriage return, and the journal passes a line on when it ends. SGLang's bars for shards
 # have a form of their own, which ends with the unit.
 BARS = {"TQDM_BAR_FORMAT": "\n{l_bar}{n_fmt}/{total_fmt}\n", "TQDM_MININTERVAL": "5", "TQDM_UNIT": "it\n"}

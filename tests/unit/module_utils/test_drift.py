@@ -84,7 +84,11 @@ def test_what_systemd_has_not_read_again_is_told(deployment: Deployment) -> None
 def test_drop_ins_are_told_but_not_those_of_the_system(deployment: Deployment) -> None:
     system = ["/run/systemd/system/service.d/zzz-lxc-service.conf", "/usr/lib/systemd/system/service.d/10-abort.conf"]
     assert deployment.drift(shown={"DropInPaths": " ".join(system)}) == []
-    own = ["/etc/systemd/system/sglang-a.service.d/override.conf", "/etc/systemd/system/service.d/all.conf"]
+    own = [
+        "/etc/systemd/system/sglang-a.service.d/override.conf",
+        "/etc/systemd/system/service.d/all.conf",
+        "/run/systemd/system/sglang-a.service.d/until-boot.conf",
+    ]
     (told,) = deployment.drift(shown={"DropInPaths": " ".join((system[0], *own))})
     assert told.startswith(f"{', '.join(own)} changes what sglang-a.service runs: delete it and deploy again; ")
 

@@ -67,6 +67,14 @@ def test_a_short_secret_is_masked_after_its_name(text: str, masked: str) -> None
     assert Masker([("my_pin", "ab")])(text) == masked
 
 
+def test_a_known_name_is_a_whole_word() -> None:
+    assert Masker([("A", "x1")])("CUDA: 12, A: x1") == f"CUDA: 12, A: {MASK}"
+
+
+def test_a_known_secret_may_be_a_number() -> None:
+    assert Masker([("token", "77")])("token: 77") == f"token: {MASK}"
+
+
 @pytest.mark.parametrize(
     ("text", "masked"),
     [

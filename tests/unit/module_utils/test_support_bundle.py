@@ -115,7 +115,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
 def server() -> Iterator[int]:
     """The process id of one that has its secrets in its environment."""
     environment = {**ENVIRONMENT, "SGLANG_LAUNCH_ID": PRESENT, "OTHER_TOKEN": "set by hand"}
-    with subprocess.Popen(["/bin/sleep", "600"], env=environment) as process:
+    with subprocess.Popen(["/bin/sleep", "60"], env=environment) as process:
         yield process.pid
         process.kill()
 
@@ -219,7 +219,7 @@ def test_the_bundle_of_a_damaged_host_is_made(made: Made, monkeypatch: pytest.Mo
         path.unlink()
     (made.model / "config.json").symlink_to("/etc/passwd")
     monkeypatch.setattr(support_bundle, "WAIT", 0.2)
-    made.program("nvidia-smi", "exec sleep 600")
+    made.program("nvidia-smi", "exec sleep 5")
     made.program("systemctl", "echo Failed to connect to bus >&2; exit 1")
     files = made.collect()
     assert files[f"instances/a/launches/{PRESENT}/log.txt"] == "got ********\ngot ********"

@@ -9,10 +9,18 @@ interpreter is used for, e.g. SGLang's own parser in a preflight, stays what it 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from pathlib import Path
 
 # sys.argv is not complete yet
 if sys.orig_argv[1:3] == ["-m", "sglang.launch_server"]:
+    # lines NAME=VALUE in the server's home: a test changes what the next start alone does, and not the unit
+    with contextlib.suppress(FileNotFoundError):
+        os.environ.update(line.split("=", 1) for line in Path("standin-next").read_text().splitlines())
+        Path("standin-next").unlink()
+
     import standin_server
 
     standin_server.run(sys.orig_argv[3:])

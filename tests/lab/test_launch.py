@@ -1,0 +1,392 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A deployment that can not lie and that nothing leaves half done, with the stand-in server on real systemd.
+
+What a real SGLang does is told by test_rollback.py and test_deploy.py; here are the many repetitions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pct_backend import container
+from playbook_runs import PLAYBOOK, PROJECT, begin, deploy, environment, eventually, lab_instances
+from test_deploy import GET, UNIT, launch, main_pid, serves
+from testinfra.host import Host
+
+pytestmark = pytest.mark.slow
+
+SERVERS = "/srv/lab/standins/server"
+HOME = "/var/lib/sglang/tiny/home"
+LAUNCHES = "/var/lib/sglang/tiny/launches"
+INSTANCE = {**lab_instances()[0], "env": {"PYTHONPATH": SERVERS}}
+RESTART = {"sglang_server_state": "restarted"}
+KEY = "planted-5d1c7e"
+
+
+def asked(**changed: Any) -> dict[str, Any]:
+    """Extra vars that ask for the stand-in with something changed in the instance."""
+    return {"sglang_server_instances": [{**INSTANCE, **changed}]}
+
+
+def next_start(host: Host, **variables: Any) -> None:
+    """What the next start of the stand-in does, and no later one."""
+    lines = "".join(f"STANDIN_{name}={value}\n" for name, value in variables.items())
+    host.check_output("printf %%s %s > %s/standin-next && chown -R sglang %s", lines, HOME, HOME)
+
+
+def record(host: Host, name: str = "launch") -> dict[str, Any]:
+    text = host.check_output("cat %s/%s/%s.json", LAUNCHES, launch(host), name)
+    content: dict[str, Any] = json.loads(text)
+    return content
+
+
+def converges(host: Host) -> None:
+    """The next run repairs what is to be repaired, and the one after it has nothing to do."""
+    again = deploy("-l", "ct130", extra=asked())
+    assert again.status == 0, again
+    assert serves(host)
+    more = deploy("-l", "ct130", extra=asked())
+    assert more.status == 0 and more.count("ct130", "changed") == 0, more
+
+
+@pytest.fixture
+def standin(ct130: Host) -> Iterator[Host]:
+    """The container with the stand-in in place of SGLang."""
+    ct130.run("rm -f %s/standin-next", HOME)
+    run = deploy("-l", "ct130", extra=asked())
+    assert run.status == 0, run
+    yield ct130
+    ct130.run("rm -f %s/standin-next", HOME)
+
+
+LIES = {
+    "a value that is clamped": ("clamps:max_running_requests=4", "requested 8, the server reports 4"),
+    "a limit that the scheduler caps": ("caps:4", "the memory that is left allows 4"),
+    "another launch's answers": ("other_launch", "port 30000 answers for launch"),
+    "a start that never happens": ("exit:1", "the server ended while reading its arguments (exited 1)"),
+    "a GPU that is full": ("dies_loading", "the server ended while loading weights"),
+    "weights that leave nothing": ("no_memory", "Not enough memory"),
+    "a start that stands still": ("stops_loading", "it has made no progress for"),
+    "a scheduler that hangs after the warm-up": ("hangs_after:1", "/generate gives no answer"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_what_does_not_serve_as_asked_is_told_and_gives_way_to_what_served(standin: Host, lie: str) -> None:
+    fault, words = LIES[lie]
+    before = launch(standin)
+    origin = record(standin).get("again") or before
+    next_start(standin, FAULT=fault)
+    run = deploy("-l", "ct130", extra={**asked(), **RESTART, "sglang_server_stall_timeout": 8})
+    assert run.status != 0
+    assert words in run.output, run
+    assert serves(standin) and launch(standin) != before
+    assert record(standin)["again"] == origin
+    assert f"Serving now: what launch {before} was, as launch {launch(standin)}, which was proved." in run.output, run
+    # evidence and log are of the launch that failed
+    (failed,) = {line.split("launch ")[1].split(":")[0].split(",")[0] for line in run.errors if ", launch " in line}
+    assert failed not in (before, launch(standin))
+    told = run.output.split(f"launch {failed}")[1].split("Serving now: ")[0]
+    assert before not in told and launch(standin) not in told
+    kept = standin.check_output("cat %s/%s/failure.log", LAUNCHES, failed)
+    assert kept and before not in kept
+    converges(standin)
+
+
+def test_a_key_that_is_not_asked_for_is_told(standin: Host) -> None:
+    secret = asked(secrets={"api_key": KEY})
+    next_start(standin, FAULT="no_key")
+    run = deploy("-l", "ct130", extra=secret)
+    assert run.status != 0 and "answers without the API key" in run.output, run
+    assert KEY not in run.output.replace(json.dumps(secret), "")
+    honest = deploy("-l", "ct130", extra=secret)
+    assert honest.status == 0 and standin.run("python3 -c %s http://127.0.0.1:30000/v1/models", GET).rc != 0, honest
+
+
+def squatter(host: Host, port: int) -> None:
+    host.check_output("systemd-run --unit=squatter python3 %s/squatter.py %s", SERVERS, str(port))
+
+
+def test_a_squatter_that_answers_200_to_everything_is_named(standin: Host) -> None:
+    before = launch(standin)
+    squatter(standin, 30077)
+    try:
+        run = deploy("-l", "ct130", extra=asked(port=30077))
+        assert run.status != 0
+        assert "port 30077 is held by process" in run.output, run
+        for part in ("of user root", "squatter.py 30077", ", for "):
+            assert part in run.output, run
+        assert launch(standin) == before, "the running server was touched"
+    finally:
+        standin.check_output("systemctl stop squatter")
+
+
+def test_a_port_that_is_taken_while_the_server_loads(standin: Host) -> None:
+    """SGLang says that it is fired up, and owns no port."""
+    before = launch(standin)
+    next_start(standin, LOAD_SECONDS=12)
+    process = begin("-l", "ct130", extra=asked(port=30077))
+    assert eventually(lambda: LOADS in log(standin), 60)
+    squatter(standin, 30077)
+    try:
+        output, _ = process.communicate()
+        assert process.returncode != 0
+        assert "port 30077 is held by process" in output and "squatter.py" in output, output[-4000:]
+        assert "Serving now: what launch" in output, output[-4000:]
+        assert serves(standin) and launch(standin) != before
+    finally:
+        standin.check_output("systemctl stop squatter")
+    converges(standin)
+
+
+LOADS = "Load weight begin"
+
+
+def log(host: Host) -> str:
+    """The journal of the launch that the unit carries."""
+    wanted = host.check_output("sed -n 's/^# launch: //p' /etc/systemd/system/%s", UNIT)
+    text: str = host.run("journalctl --no-pager --output=cat GPUOPS_LAUNCH=%s", wanted).stdout
+    return text
+
+
+def family(pid: int) -> list[int]:
+    """A process of this machine and all below it."""
+    below = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return [pid, *(one for child in map(int, below.stdout.split()) for one in family(child))]
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["serves", "fails"])
+@pytest.mark.parametrize("when", ["as the task begins", "while it loads"])
+def test_a_controller_that_is_killed_leaves_a_host_that_serves(standin: Host, when: str, fails: bool) -> None:
+    before = launch(standin)
+    next_start(standin, LOAD_SECONDS=8, **({"FAULT": "dies_loading"} if fails else {}))
+    process = begin("-l", "ct130", extra={**asked(), **RESTART})
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("TASK") and "Run the instances" in line:
+            break
+    if when == "while it loads":
+        assert eventually(lambda: launch_in_unit(standin) != before and LOADS in log(standin), 60)
+    for pid in reversed(family(process.pid)):
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+    # nobody asks any more, and it is done all the same, or has not begun
+    assert eventually(lambda: is_proved(standin), 60)
+    if when == "while it loads":
+        assert launch(standin) != before
+        assert (record(standin).get("again") is not None) == fails
+    converges(standin)
+
+
+def launch_in_unit(host: Host) -> str:
+    return str(host.check_output("sed -n 's/^# launch: //p' /etc/systemd/system/%s", UNIT))
+
+
+def is_proved(host: Host) -> bool:
+    return serves(host) and host.file(f"{LAUNCHES}/{launch_in_unit(host)}/verdict.json").exists
+
+
+def test_a_connection_that_is_cut_is_made_again(standin: Host) -> None:
+    next_start(standin, LOAD_SECONDS=10)
+    process = begin("-l", "ct130", extra={**asked(), **RESTART})
+    assert eventually(lambda: "loading weights" in ssh_cut(process, standin), 60)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output[-4000:]
+    assert "no answer, the launch goes on there; asking again" in output, output[-4000:]
+
+
+def ssh_cut(process: subprocess.Popen[str], host: Host) -> str:
+    """End every ssh of the playbook once its server loads."""
+    if LOADS not in log(host):
+        return ""
+    for pid in family(process.pid):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if Path(os.fsdecode(command[0])).name == "ssh":
+                os.kill(pid, signal.SIGKILL)
+                return "loading weights"
+        except OSError:
+            continue  # it ended meanwhile
+    return ""
+
+
+def test_a_container_that_is_stopped_in_the_middle(standin: Host) -> None:
+    next_start(standin, LOAD_SECONDS=10)
+    process = begin("-l", "ct130", extra={**asked(), **RESTART})
+    before = launch(standin)
+    assert eventually(lambda: launch_in_unit(standin) != before and LOADS in log(standin), 60)
+    for action in ("stop", "start"):
+        done = standin.backend.run_ssh(f"pct {action} 130")
+        assert done.rc == 0, done
+    output, _ = process.communicate()
+    assert process.returncode != 0 and "deploy again" in output, output[-4000:]
+    converges(standin)
+
+
+def test_two_deployments_at_once(standin: Host) -> None:
+    next_start(standin, LOAD_SECONDS=8)
+    first = begin("-l", "ct130", extra={**asked(), **RESTART})
+    before = launch(standin)
+    assert eventually(lambda: launch_in_unit(standin) != before, 60)
+    second = deploy("-l", "ct130", extra=asked())
+    output, _ = first.communicate()
+    assert first.returncode == 0, output[-4000:]
+    assert second.status == 0 and second.count("ct130", "changed") == 0, second
+    assert "still starts instances on this host, for " in second.output, second
+
+
+def test_a_disk_that_is_full_touches_nothing(standin: Host) -> None:
+    before, pid = launch(standin), main_pid(standin)
+    standin.check_output("cp -a %s /tmp/kept && mount -t tmpfs -o size=64k tmpfs %s", LAUNCHES, LAUNCHES)
+    try:
+        standin.check_output("cp -a /tmp/kept/%s %s/", before, LAUNCHES)
+        standin.run("dd if=/dev/zero of=%s/filler bs=1k", LAUNCHES)
+        run = deploy("-l", "ct130", extra={**asked(), **RESTART})
+        assert run.status != 0 and "No space left on device" in run.output, run
+        assert main_pid(standin) == pid and launch(standin) == before, "the running server was touched"
+    finally:
+        standin.check_output("umount %s; rm -rf /tmp/kept", LAUNCHES)
+    converges(standin)
+
+
+def test_a_server_that_ignores_sigterm_is_ended(standin: Host) -> None:
+    drain = {"sglang_server_drain_timeout": 1}
+    next_start(standin, FAULT="ignores_sigterm")
+    assert deploy("-l", "ct130", extra={**asked(), **drain}).status == 0
+    before, pid = launch(standin), main_pid(standin)
+    run = deploy("-l", "ct130", extra={**asked(), **drain, **RESTART})
+    assert run.status == 0 and launch(standin) != before, run
+    assert standin.run("kill -0 %s", str(pid)).rc != 0
+
+
+def scheduler(host: Host) -> str:
+    """The scheduler of the stand-in."""
+    return str(host.check_output("pgrep --parent %s --full sglang::scheduler", str(main_pid(host))))
+
+
+def test_a_scheduler_that_is_killed_while_it_loads(standin: Host) -> None:
+    before = launch(standin)
+    next_start(standin, LOAD_SECONDS=10)
+    process = begin("-l", "ct130", extra={**asked(), **RESTART})
+    assert eventually(lambda: launch_in_unit(standin) != before and LOADS in log(standin), 60)
+    standin.check_output("kill -9 %s", scheduler(standin))
+    output, _ = process.communicate()
+    assert process.returncode != 0 and "the server ended while loading weights" in output, output[-4000:]
+    assert serves(standin)
+    converges(standin)
+
+
+def test_a_scheduler_that_is_killed_while_it_serves(standin: Host) -> None:
+    before = main_pid(standin)
+    standin.check_output("kill -9 %s", scheduler(standin))
+    assert eventually(lambda: main_pid(standin) not in (0, before) and serves(standin), 60)
+    converges(standin)
+
+
+def test_a_server_that_hangs_is_restarted_by_its_supervisor(standin: Host) -> None:
+    before, pid = launch(standin), main_pid(standin)
+    standin.check_output("kill -STOP %s", scheduler(standin))
+    assert standin.run("python3 -c %s http://127.0.0.1:30000/v1/models", GET).rc == 0
+    hung = deploy("-l", "ct130", playbook="playbooks/health.yml", extra={**asked(), "sglang_health_timeout": 5})
+    assert hung.status != 0 and "it hangs" in hung.output, hung
+    assert eventually(lambda: main_pid(standin) not in (0, pid) and serves(standin), 240)
+    assert launch(standin) == before
+    assert "watchdog" in standin.check_output("journalctl --no-pager --output=cat GPUOPS_LAUNCH=%s", before)
+    seen = deploy("-l", "ct130", playbook="playbooks/health.yml", extra=asked())
+    assert seen.status == 0, seen
+
+
+def test_a_deployment_replaces_a_server_that_hangs(standin: Host) -> None:
+    before = launch(standin)
+    standin.check_output("kill -STOP %s", scheduler(standin))
+    run = deploy("-l", "ct130", extra=asked())
+    assert run.status == 0 and launch(standin) != before, run
+
+
+def test_a_configuration_error_is_not_tried_again_and_again(standin: Host) -> None:
+    next_start(standin, FAULT="exit:2")
+    standin.check_output("systemctl restart %s", UNIT)
+    assert eventually(lambda: standin.run("systemctl is-failed %s", UNIT).stdout.strip() == "failed", 30)
+    time.sleep(15)  # longer than systemd waits before it starts again
+    assert standin.check_output("systemctl show --property=NRestarts --value %s", UNIT) == "0"
+    converges(standin)
+
+
+def test_a_journal_that_was_rotated_away(standin: Host) -> None:
+    standin.check_output("journalctl --rotate && journalctl --vacuum-time=1s")
+    assert standin.run("journalctl --no-pager GPUOPS_LAUNCH=%s", launch(standin)).stdout.count("fired up") == 0
+    converges(standin)
+
+
+def on_node(*words: str) -> dict[str, Any]:
+    """What the module answers on the node for container 130."""
+    done = subprocess.run(
+        [str(PLAYBOOK.with_name("ansible")), "pve-kpro5", "--module-name", "gpuops.sglang.sglang_service",
+         "--args", " ".join(["vmid=130", *words])],
+        cwd=PROJECT, env={**environment(), "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    content: dict[str, Any] = json.loads(done.stdout.partition("=>")[2])
+    return content
+
+
+def test_states_of_an_instance_on_its_node(standin: Host) -> None:
+    """The same from the node, for a container that is no host of the inventory."""
+    (there,) = on_node("state=gathered")["instances"]
+    assert there["launch"] == there["running_launch"] == launch(standin) and there["proved"]
+    assert on_node("state=stopped", "names=tiny")["changed"]
+    assert not serves(standin)
+    assert not on_node("state=stopped", "names=tiny")["changed"]
+    (there,) = on_node("state=gathered", "names=tiny")["instances"]
+    assert there["service"] == "inactive (dead)" and not there["enabled"] and there["main_pid"] == 0
+    assert on_node("state=absent", "names=tiny")["changed"]
+    assert not standin.file(f"/etc/systemd/system/{UNIT}").exists and not standin.file(LAUNCHES).exists
+    assert not on_node("state=absent", "names=tiny")["changed"]
+    assert on_node("state=gathered")["instances"] == []
+    converges(standin)
+
+
+@pytest.fixture
+def gpu(standin: Host) -> Iterator[Host]:
+    """The container with a GPU of which a process in container 129 has memory, as nvidia-smi tells it in each place."""
+    node = standin.backend
+    pid = node.run_ssh("pgrep --full --oldest sglang.launch_server").stdout.strip()
+    places = [(standin.run, "!4711, 40960, 0"), (lambda command: node.run_ssh(command), f"{pid}, 40960, 0")]
+    for run, line in places:
+        done = run(f"cp /srv/lab/standins/cuda/nvidia-smi /usr/local/bin/ && echo '{line}' > /run/standin-gpu-apps")
+        assert done.rc == 0, done
+    yield standin
+    for run, _ in places:
+        run("rm -f /usr/local/bin/nvidia-smi /run/standin-gpu-apps")
+
+
+def test_a_forgotten_process_on_the_gpu_is_named_before_anything_is_stopped(gpu: Host) -> None:
+    before, pid = launch(gpu), main_pid(gpu)
+    run = deploy("-l", "ct130", extra={**asked(), **RESTART})
+    assert run.status != 0, run
+    assert main_pid(gpu) == pid and launch(gpu) == before, "the running server was touched"
+    for part in ("its GPU is held by", "40960 MiB of GPU 0", "Nothing was stopped", "in container 129"):
+        assert part in run.output, run
+    shared = deploy("-l", "ct130", extra={**asked(), **RESTART, "sglang_server_share_gpus": True})
+    assert shared.status == 0 and launch(gpu) != before, shared
+    assert container(129).check_output("systemctl is-active %s", UNIT) == "active", "what is not ours was ended"
+
+
+def test_progress_is_shown_line_by_line(standin: Host) -> None:
+    next_start(standin, LOAD_SECONDS=25, SHARDS=10)
+    run = deploy("-l", "ct130", extra={**asked(), **RESTART})
+    assert run.status == 0, run
+    shown = [line for line in run.output.splitlines() if line.startswith("ct130 | tiny: ")]
+    assert any("loading weights, shard " in line and " of 10, for " in line for line in shown), run
+    assert "\r" not in run.output

@@ -1,0 +1,466 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The protocol on a made-up host whose supervisor keeps state; the launches' files are real.
+
+A test asks in the end which launch the host runs, and what the operator was told.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, health, processes, protocol
+from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
+from ansible_collections.gpuops.sglang.plugins.module_utils.gpu import GpuProcess
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Host, Instance
+from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import Order, Outcome
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+
+WAIT = health.Wait(stall=60)
+PID = os.getpid()  # of the made-up servers: a real process has a label
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Machine:
+    """A host. `faults` are step -> what goes wrong, if anything, the next times that it is done."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.units: dict[str, str] = {}
+        self.running: dict[str, str] = {}  # instance -> launch of its process
+        self.steps: list[str] = []
+        self.told: list[tuple[str, str, str | None]] = []
+        self.faults: dict[str, list[Exception | None]] = {}
+        self.survives = 0  # how many stops a process survives
+        self.memory: list[list[GpuProcess]] = []  # what the driver tells, one look after the other
+
+    def step(self, name: str, instance: str = "") -> None:
+        self.steps.append(f"{name} {instance}".strip())
+        for faults in filter(None, map(self.faults.get, {name, self.steps[-1]})):
+            fault = faults.pop(0)
+            if fault:
+                raise fault
+
+    # what systemd, the kernel and the server do
+
+    def install(self, instance: str, text: str) -> None:
+        self.step("write", instance)
+        self.units[instance] = text
+        self.step("install", instance)
+
+    def stop(self, instance: str) -> None:
+        self.step("stop", instance)
+        if self.survives:
+            self.survives -= 1
+        else:
+            self.running.pop(instance, None)
+
+    def start(self, instance: str) -> None:
+        self.step("start", instance)
+        assert instance not in self.running, "two servers of an instance at a time"
+        self.running[instance] = systemd.launch_of(self.units[instance]) or ""
+
+    def identity(self, instance: str) -> systemd.Identity:
+        self.step("identity", instance)
+        active, pid = ("active", PID) if instance in self.running else ("inactive", 0)
+        cgroup = f"/system.slice/sglang-{instance}.service" if pid else ""
+        return systemd.Identity(active, "sub", "success", pid, "i", cgroup, True, 0, "", {})
+
+    def in_cgroup(self, cgroup: str) -> list[int]:
+        self.step("processes")
+        return [PID] if cgroup.rpartition("sglang-")[2].partition(".")[0] in self.running else []
+
+    def gpu_processes(self) -> list[GpuProcess]:
+        self.step("memory")
+        return self.memory.pop(0) if self.memory else []
+
+    def verify(self, state: Path, instance: str, wait: health.Wait) -> dict[str, Any]:
+        self.step("verify", instance)
+        assert (state, wait) == (self.host.state, WAIT)
+        if "MOOD=bad" in self.units[instance] or not self.serves(instance):
+            raise health.Unhealthy(f"instance '{instance}' does not serve")
+        return {"launch": self.running[instance], "stages": {}}
+
+    def log_of(self, launch: str, count: int) -> list[systemd.LogLine]:
+        self.step("log")
+        return [systemd.LogLine(0.0, f"log of {launch}", "i")]
+
+    def do_really(self, name: str, real: Callable[..., Any], *args: Any) -> Any:
+        self.step(name)
+        return real(*args)
+
+    # what a test asks for and looks at
+
+    def serves(self, instance: str = "a") -> bool:
+        """Tell whether a good launch runs, and is the one that a restart of the host would start."""
+        unit = self.units[instance]
+        return self.running.get(instance) == systemd.launch_of(unit) and "MOOD=bad" not in unit
+
+    def asked(self, mood: str, instance: str = "a", port: int = 30000) -> Instance:
+        return Instance(instance, "hub/model", "127.0.0.1", port, (), {}, {"MOOD": mood}, {})
+
+    def order(self, mood: str = "good", instance: str = "a", gpus: tuple[int, ...] = ()) -> Order:
+        prepare = partial(launches.prepare, self.asked(mood, instance), self.host, {}, {})
+
+        def prepared() -> launches.Prepared:
+            self.step("prepare", instance)
+            return prepare()
+
+        return Order(instance, gpus, prepared)
+
+    def do(self, *orders: Order) -> list[Outcome]:
+        return protocol.carry_out(orders, self.host.state, WAIT, self.tell)
+
+    def tell(self, instance: str, phase: str, launch: str | None) -> None:
+        self.told.append((instance, phase, launch))
+        self.step("tell")
+
+    def deploy(self, mood: str = "good", instance: str = "a") -> str:
+        """Bring a launch to the host as an earlier deployment did, and return its id."""
+        (outcome,) = self.do(self.order(mood, instance))
+        self.steps.clear()
+        self.told.clear()
+        assert outcome.launch
+        return outcome.launch
+
+    def folder(self, launch: str) -> Path:
+        return self.host.launch_folder("a", launch)
+
+    def origin(self, launch: str | None) -> str:
+        """Return which launch a return started again."""
+        again: str = launches._read_record(self.folder(launch or ""))["again"]  # type: ignore[index]
+        return again
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine(Host(tmp_path / "release", "nobody", tmp_path / "state"))
+    (made.host.release / "venv/bin").mkdir(parents=True)
+    (made.host.release / "venv/bin/python").touch()
+    if os.geteuid() != 0:
+        monkeypatch.setattr(os, "chown", lambda *_: None)
+        monkeypatch.setattr(os, "fchown", lambda *_: None)
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # hundreds of small files
+    monkeypatch.setattr(systemd, "read_unit", lambda instance: made.units.get(instance, ""))
+    monkeypatch.setattr(systemd, "running_launch", lambda pid: "L" if pid else None)
+    monkeypatch.setattr(systemd, "log_of", made.log_of)
+    monkeypatch.setattr(processes, "in_cgroup", made.in_cgroup)
+    monkeypatch.setattr(gpu, "processes", made.gpu_processes)
+    monkeypatch.setattr(gpu, "device", lambda: "cuda")
+    monkeypatch.setattr(health, "verify", made.verify)
+    for name in ("install", "stop", "start", "identity"):
+        monkeypatch.setattr(systemd, name, getattr(made, name))
+    for name in ("keep_verdict", "keep_failure", "prepare_again"):
+        monkeypatch.setattr(launches, name, partial(made.do_really, name, getattr(launches, name)))
+    numbers = itertools.count()
+    monkeypatch.setattr(launches, "_new_id", lambda: f"20260101T000000Z-{next(numbers):06}")
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("orders", "device", "waves"),
+    [
+        ([("a", 0), ("b", 1)], "cuda", ["ab"]),
+        ([("a", 0, 1), ("b", 1, 2), ("c", 2)], "cuda", ["ac", "b"]),
+        ([("a", 0), ("b", 0), ("c", 0), ("d", 1)], "cuda", ["ad", "b", "c"]),
+        ([("a",), ("b", 0), ("c", 1)], "cuda", ["a", "bc"]),  # none named: all of them
+        ([("b", 1), ("a",)], "cuda", ["b", "a"]),
+        ([("a",), ("b",), ("c", 0), ("d", 0)], None, ["abcd"]),
+        ([], "cuda", []),
+    ],
+)
+def test_what_shares_a_gpu_does_not_load_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, orders: list[tuple[Any, ...]], device: str | None, waves: list[str]
+) -> None:
+    monkeypatch.setattr(gpu, "device", lambda: device)
+    found = protocol.waves([Order(name, tuple(gpus)) for name, *gpus in orders])
+    assert ["".join(order.instance for order in wave) for wave in found] == waves
+
+
+def test_the_next_wave_begins_when_the_one_before_is_proved(machine: Machine) -> None:
+    names = {"a": (0,), "b": (0,), "c": (1,)}
+    outcomes = machine.do(*(machine.order(instance=name, gpus=gpus) for name, gpus in names.items()))
+    assert [outcome.problem for outcome in outcomes] == ["", "", ""]
+    assert [outcome.instance for outcome in outcomes] == ["a", "c", "b"]
+    seen = [step for step in machine.steps if step.split()[0] in ("start", "verify")]
+    assert seen == ["start a", "start c", "verify a", "verify c", "start b", "verify b"]
+
+
+def test_two_instances_may_change_their_gpus(machine: Machine) -> None:
+    """Neither finds the memory of its new GPU taken by what the other one was."""
+    for name in ("a", "b"):
+        machine.deploy(instance=name)
+    outcomes = machine.do(machine.order(instance="a", gpus=(1,)), machine.order(instance="b", gpus=(0,)))
+    assert [outcome.problem for outcome in outcomes] == ["", ""]
+    seen = [step for step in machine.steps if step.split()[0] in ("start", "stop")]
+    assert seen == ["stop a", "stop b", "start a", "start b"]
+
+
+def test_a_first_launch(machine: Machine) -> None:
+    (outcome,) = machine.do(machine.order())
+    assert (outcome.serving, outcome.launch, outcome.problem) == (machine.running["a"], machine.running["a"], "")
+    assert outcome.verdict == {"launch": outcome.launch, "stages": {}}
+    assert machine.serves() and launches.is_good(machine.host.state, "a", outcome.launch or "")
+    assert machine.told == [("a", "starting", outcome.launch), ("a", "loading", outcome.launch)]
+    assert "stop a" not in machine.steps
+
+
+def test_a_launch_that_replaces_another_one(machine: Machine) -> None:
+    old = machine.deploy()
+    (outcome,) = machine.do(machine.order())
+    assert machine.serves() and outcome.serving == machine.running["a"] != old
+    seen = [step.split()[0] for step in machine.steps if step.split()[0] not in ("tell", "identity", "processes")]
+    assert seen == ["prepare", "write", "install", "stop", "memory", "start", "verify", "keep_verdict"]
+    assert [phase for _, phase, _ in machine.told] == ["stopping", "starting", "loading"]
+
+
+@pytest.mark.parametrize("step", ["prepare", "write", "install"])
+@pytest.mark.parametrize("error", [Refused("no"), FULL, KeyError("x")], ids=repr)
+def test_nothing_is_stopped_while_the_new_launch_can_not_be_put_in_place(
+    machine: Machine, step: str, error: Exception
+) -> None:
+    old = machine.deploy()
+    unit = machine.units["a"]
+    machine.faults = {step: [error]}
+    (outcome,) = machine.do(machine.order())
+    assert (machine.running["a"], machine.units["a"]) == (old, unit)
+    assert not {"stop a", "start a", "verify a"} & set(machine.steps)
+    assert (outcome.launch, outcome.serving) == (old, None)
+    assert str(error) in outcome.problem and outcome.problem.endswith("\nNothing was stopped.")
+
+
+def test_the_unit_is_put_back_though_systemd_takes_it_as_badly(machine: Machine) -> None:
+    machine.deploy()
+    unit = machine.units["a"]
+    machine.faults = {"install": [Refused("systemctl daemon-reload failed"), Refused("again")]}
+    machine.do(machine.order())
+    assert machine.units["a"] == unit and machine.serves()
+
+
+FORWARD = ("prepare", "write", "install", "identity", "processes", "stop", "memory", "start", "verify")
+
+
+@pytest.mark.parametrize("step", [*FORWARD, "keep_verdict"])
+@pytest.mark.parametrize("error", [Refused("no"), FULL, KeyError("x"), RuntimeError("no")], ids=repr)
+def test_whatever_goes_wrong_a_good_launch_runs_in_the_end(machine: Machine, step: str, error: Exception) -> None:
+    old = machine.deploy()
+    machine.faults = {step: [error]}
+    outcome, other = machine.do(machine.order(gpus=(0,)), machine.order(instance="b", gpus=(1,)))
+    assert machine.serves()
+    assert not machine.faults[step]
+    assert str(error) in outcome.problem
+    assert outcome.launch == systemd.launch_of(machine.units["a"])
+    if step in FORWARD[:3]:
+        assert machine.running["a"] == old
+    else:
+        assert outcome.serving == machine.running["a"] and outcome.verdict
+    if step in FORWARD[3:]:
+        assert machine.origin(outcome.serving) == old
+        assert (
+            f"\nServing now: what launch {old} was, as launch {outcome.serving}, which was proved." in outcome.problem
+        )
+    assert machine.serves("b") and (other.problem, other.serving) == ("", machine.running["b"])
+
+
+def test_a_launch_that_serves_is_not_given_up_for_a_full_disk(machine: Machine) -> None:
+    old = machine.deploy()
+    machine.faults = {"keep_verdict": [Refused("can not write verdict.json: No space left on device")]}
+    (outcome,) = machine.do(machine.order())
+    assert machine.serves() and outcome.serving == machine.running["a"] != old
+    assert machine.steps.count("stop a") == 1
+    assert outcome.problem == "can not write verdict.json: No space left on device"
+
+
+def test_a_launch_needs_nobody_to_tell_of_it(machine: Machine) -> None:
+    old = machine.deploy()
+    machine.faults = {"tell": [FULL] * 9}
+    (outcome,) = machine.do(machine.order())
+    assert machine.serves() and outcome.serving != old and not outcome.problem
+    machine.faults = {"tell": [FULL] * 9}
+    (failed,) = machine.do(machine.order("bad"))
+    assert machine.serves() and machine.origin(failed.serving) == outcome.launch
+
+
+@pytest.mark.parametrize("step", ["log", "keep_failure"])
+@pytest.mark.parametrize("error", [Refused("no journal"), FULL, ValueError("no JSON")], ids=repr)
+def test_a_failure_that_can_not_be_kept_does_not_stop_the_return(machine: Machine, step: str, error: Exception) -> None:
+    machine.deploy()
+    machine.faults = {step: [error]}
+    (outcome,) = machine.do(machine.order("bad"))
+    assert machine.serves()
+    assert "does not serve" in outcome.problem and str(error) in outcome.problem and "Serving now" in outcome.problem
+
+
+def test_a_failed_launch_returns_to_what_served_before(machine: Machine) -> None:
+    old = machine.deploy()
+    (outcome,) = machine.do(machine.order("bad"))
+    assert machine.serves() and outcome.serving == machine.running["a"]
+    failed = next(launch for _, phase, launch in machine.told if phase == "starting")
+    assert outcome.problem == (
+        "instance 'a' does not serve\n"
+        f"Serving now: what launch {old} was, as launch {outcome.serving}, which was proved."
+    )
+    assert outcome.verdict == {"launch": outcome.serving, "stages": {}}
+    assert machine.origin(outcome.serving) == old
+    assert (machine.folder(failed or "") / "failure.log").read_text() == f"log of {failed}\n"
+    assert "does not serve" in (machine.folder(failed or "") / "failure.json").read_text()
+    assert not launches.is_good(machine.host.state, "a", failed or "")
+    assert [phase for _, phase, _ in machine.told][3:] == ["returning", "stopping", "starting", "loading"]
+
+
+def test_without_a_proof_of_what_was_there_it_returns_to_the_last_good_one(machine: Machine) -> None:
+    good = machine.deploy()
+    unproved = machine.deploy()
+    (machine.folder(unproved) / "verdict.json").unlink()
+    (outcome,) = machine.do(machine.order("bad"))
+    assert machine.serves() and machine.origin(outcome.serving) == good
+
+
+def test_what_can_not_be_started_any_more_is_passed_over(machine: Machine) -> None:
+    good, gone = machine.deploy(), machine.deploy()
+    (machine.folder(gone) / "unit").unlink()
+    (outcome,) = machine.do(machine.order("bad"))
+    assert machine.serves() and machine.origin(outcome.serving) == good
+
+
+@pytest.mark.parametrize("keep", [1, 5])
+def test_a_failed_rollback_returns_to_what_it_was_to_replace(machine: Machine, keep: int) -> None:
+    """And not to what is older still; how few launches are kept is no hindrance."""
+    machine.deploy()
+    old, present = machine.deploy(), machine.deploy()
+    record = machine.folder(old) / "launch.json"
+    record.write_text(record.read_text().replace('"keep": 5', f'"keep": {keep}'))
+    machine.faults = {"verify": [health.Unhealthy("no")]}
+    (outcome,) = machine.do(Order("a", (), partial(launches.prepare_again, machine.host.state, "a", old)))
+    assert machine.serves() and machine.origin(outcome.serving) == present
+
+
+def test_a_first_launch_that_fails_has_nothing_to_return_to(machine: Machine) -> None:
+    (outcome,) = machine.do(machine.order("bad"))
+    assert (outcome.serving, outcome.verdict) == (None, None)
+    assert outcome.problem == (
+        "instance 'a' does not serve\n"
+        "Serving now: nothing that was proved; there is no earlier launch to return to\n"
+        "The service is left as it is, active (sub)."
+    )
+    assert (machine.folder(outcome.launch or "") / "failure.json").exists()
+
+
+CAUSE, SECOND = Refused("the first cause"), KeyError("the second cause")
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {"start a": [CAUSE], "prepare_again": [SECOND]},
+        {"start a": [CAUSE], "write a": [None, SECOND]},
+        {"start a": [CAUSE], "install a": [None, SECOND]},
+        {"start a": [CAUSE, SECOND]},
+        {"start a": [CAUSE], "verify a": [SECOND]},
+    ],
+)
+def test_a_return_that_fails_too_is_told_and_hurts_no_other_instance(
+    machine: Machine, faults: dict[str, list[Exception | None]]
+) -> None:
+    old = machine.deploy()
+    machine.faults = {step: [*those] for step, those in faults.items()}
+    outcome, other = machine.do(machine.order(gpus=(0,)), machine.order(instance="b", gpus=(1,)))
+    assert (outcome.serving, outcome.verdict) == (None, None)
+    assert outcome.problem.startswith("the first cause\nServing now: nothing that was proved; the return to launch ")
+    assert f"{old} failed too: this tool failed: " in outcome.problem and "the second cause" in outcome.problem
+    assert "\nThe service is left as it is, " in outcome.problem
+    assert outcome.launch == systemd.launch_of(machine.units["a"])
+    assert other.serving == machine.running["b"]
+
+
+def test_a_host_that_answers_nothing_any_more_keeps_the_cause(machine: Machine) -> None:
+    machine.deploy()
+    machine.faults = {"start": [Refused("the cause")], "prepare_again": [FULL], "identity": [None, Refused("no D-Bus")]}
+    (outcome,) = machine.do(machine.order())
+    assert outcome.problem.startswith("the cause\nServing now: nothing that was proved; ")
+    assert outcome.problem.endswith("\nno D-Bus")
+
+
+def test_a_launch_that_still_loads_is_followed(machine: Machine) -> None:
+    launch = machine.deploy()
+    (machine.folder(launch) / "verdict.json").unlink()
+    (outcome,) = machine.do(Order("a"))
+    assert (outcome.serving, outcome.launch, outcome.problem) == (launch, launch, "")
+    assert launches.is_good(machine.host.state, "a", launch)
+    assert machine.told == [("a", "loading", launch)]
+    assert machine.steps == ["tell", "verify a", "keep_verdict"]
+
+
+def test_a_followed_launch_that_was_never_proved_returns(machine: Machine) -> None:
+    good, loading = machine.deploy(), machine.deploy()
+    (machine.folder(loading) / "verdict.json").unlink()
+    machine.faults = {"verify": [health.Unhealthy("it ended")]}
+    (outcome,) = machine.do(Order("a"))
+    assert machine.serves() and machine.origin(outcome.serving) == good
+    assert outcome.problem.startswith("it ended\nServing now: ")
+    assert (machine.folder(loading) / "failure.json").exists()
+
+
+def test_a_followed_launch_that_served_once_is_left_to_its_supervisor(machine: Machine) -> None:
+    machine.deploy()
+    present = machine.deploy()
+    machine.faults = {"verify": [health.Unhealthy("it is slow")]}
+    (outcome,) = machine.do(Order("a"))
+    assert machine.running["a"] == present and "stop a" not in machine.steps
+    assert (outcome.problem, outcome.serving, outcome.launch) == ("it is slow", None, present)
+
+
+def test_a_process_that_does_not_end_is_named_and_the_way_back_is_tried(machine: Machine) -> None:
+    old = machine.deploy()
+    machine.survives = 1
+    (outcome,) = machine.do(machine.order())
+    assert f"process {PID} of user " in outcome.problem and "can not be ended" in outcome.problem
+    assert machine.serves() and machine.origin(outcome.serving) == old
+
+
+def test_no_server_is_started_beside_one_that_does_not_end(machine: Machine) -> None:
+    machine.deploy()
+    machine.survives = 9
+    (outcome,) = machine.do(machine.order())
+    assert machine.steps.count("stop a") == 2 and "start a" not in machine.steps
+    assert outcome.problem.count("can not be ended") == 2
+    assert "Serving now: nothing that was proved" in outcome.problem
+
+
+def test_memory_that_the_driver_keeps_is_named_and_the_way_back_is_tried(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = machine.deploy()
+    monkeypatch.setattr(protocol, "MEMORY_BACK", -1)
+    machine.memory = [[GpuProcess(PID, 70000, 3, None)]]
+    (outcome,) = machine.do(machine.order())
+    assert "the driver still counts process" in outcome.problem and "70000 MiB of GPU 3: see dmesg" in outcome.problem
+    assert machine.serves() and machine.origin(outcome.serving) == old
+
+
+def test_memory_is_waited_for_and_that_of_others_is_not(machine: Machine) -> None:
+    machine.deploy()
+    ours, other = GpuProcess(PID, 70000, 3, None), GpuProcess(PID + 1, 9000, 3, None)
+    machine.memory = [[other, ours], [ours], [other]]
+    (outcome,) = machine.do(machine.order())
+    assert machine.serves() and not outcome.problem
+    assert machine.steps.count("memory") == 3
+
+
+def test_a_server_that_has_ended_by_itself_is_replaced(machine: Machine) -> None:
+    machine.deploy()
+    machine.running.clear()
+    (outcome,) = machine.do(machine.order())
+    assert machine.serves() and not outcome.problem
+    assert [phase for _, phase, _ in machine.told] == ["starting", "loading"]
