@@ -51,10 +51,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 break
             self._say(answer["msg"])
             came = self._follow(answer["busy"])
-            if "outcomes" not in came and answer["busy"] == ended:
+            # a run that ended without a result is no longer in the way, one of a host that is silent may be
+            if "outcomes" not in came and ("started" not in came or answer["busy"] == ended):
                 answer = came
                 break
-            ended = answer["busy"]  # whatever came of it, its lock is free now
+            ended = answer["busy"]
         run, problems = answer.pop("run", None), answer.pop("problems", [])
         if answer.get("gpu_held") and self._connection.transport == "gpuops.sglang.pct":
             answer["msg"] += f"\n{self._ask_node()}"
@@ -75,7 +76,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         if self._connection.transport == "local":
             options["ansible_pct_node_connection"] = "local"
         if self._connection.become is not None:
-            options.setdefault("ansible_pct_node_become", "sudo")
+            options["ansible_pct_node_become"] = "sudo"
         self._go("gpuops.sglang.pct", options)
         self._label += f", container {vmid}"
 
@@ -91,7 +92,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         if self._play_context.password:
             keys["password"] = self._play_context.password
         other.set_options(task_keys=keys, var_options={**options, **changed})
-        other.set_become_plugin(None)
         self._connection = other
         self._place[PYTHON] = "/usr/bin/python3"  # what was found elsewhere says nothing of this place
 
@@ -101,7 +101,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         user, become, connection = asked("node_user"), asked("node_become"), asked("node_connection")
         self._go(f"ansible.builtin.{connection}", {"ansible_user": user} if user else {})
         if become == "sudo":
-            sudo = become_loader.get("ansible.builtin.sudo")
+            sudo = become_loader.get("sudo")
             sudo.set_options(direct={"become_user": "root"})
             self._connection.set_become_plugin(sudo)
         try:
@@ -152,7 +152,7 @@ def _complete(answer: dict[str, Any], problems: list[str], outcome: Mapping[str,
     """Put what came of an instance into the module's answer."""
     for instance in answer.get("instances", ()):
         if instance["name"] == outcome["instance"]:
-            instance["launch"] = outcome["serving"] or outcome["launch"]
+            instance["launch"] = outcome["launch"]
     if outcome["verdict"]:
         answer["verdicts"].append(outcome["verdict"])
     if outcome["problem"]:

@@ -43,6 +43,8 @@ COLUMNS = {
     "tokens": "tokens",
     "requests": "requests at a time",
     "kv_tokens": "KV tokens",
+    "latency": "answer in s",
+    "restarts": "restarts",
 }
 
 

@@ -336,9 +336,9 @@ def _masked(line: str, secrets: Mapping[str, str]) -> str:
 def _request(server: _Server, name: str) -> None:
     path, body = REQUESTS[name]
     told = server.ask(path, body)
-    said = told.get("text") or "".join(
-        (choice.get("message") or {}).get("content") or "" for choice in told.get("choices", ())
-    )
+    messages = [choice.get("message") or {} for choice in told.get("choices", ())]
+    # a model that thinks first has come no further after some tokens
+    said = told.get("text") or "".join(one.get("content") or one.get("reasoning_content") or "" for one in messages)
     if not said or (name == "structured_output" and said.strip() not in ("yes", "no")):
         raise Unhealthy(f"{server.launch}: the {name.replace('_', ' ')} request came back with {said[:80]!r}")
 

@@ -76,7 +76,7 @@ def only_one(path: Path, what: str, wait: int) -> Iterator[None]:
                 break
             except BlockingIOError:
                 pid, since, note = (*path.read_text(encoding="utf-8").split(), "", "", "")[:3]
-                age = f", for {duration(_uptime() - float(since))}," if since else ""
+                age = f", for {duration(_uptime() - float(since))}" if since else ""
                 text = f"process {pid} still {what}{age}: wait for it or end it first"
                 if note:
                     raise Held(text, note) from None

@@ -23,7 +23,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import sy
 
 MEMORY_BACK = 30  # s that the driver may take to give the memory of ended processes back
 
-Tell = Callable[..., None]  # (instance, phase, launch)
+Tell = Callable[..., None]  # (instance, phase, launch, and why the launch before failed)
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ class _Launch:
         except Exception as error:
             self.outcome.problem = _told(error)
 
-    def _tell(self, instance: str, phase: str, launch: str | None) -> None:
+    def _tell(self, instance: str, phase: str, launch: str | None, problem: str = "") -> None:
         with contextlib.suppress(Exception):  # a launch does not fail because nobody can be told of it
-            self.teller(instance, phase, launch)
+            self.teller(instance, phase, launch, problem)
 
     def _replace(self, prepared: launches.Prepared) -> None:
         """Put a launch in the place of what runs, which is stopped."""
@@ -155,7 +155,7 @@ class _Launch:
             problem += f"\n{_told(error)}"
         why = "there is no earlier launch to return to"
         if good is not None:
-            self._tell(self.instance, "returning", good)
+            self._tell(self.instance, "returning", good, problem)
             self.outcome.problem = ""
             try:
                 self._replace(launches.prepare_again(self.state, self.instance, good))
@@ -174,9 +174,8 @@ class _Launch:
 
     def _good(self, failed: str) -> str | None:
         """What served until now, else the newest that was proved before."""
-        state, name, before = self.state, self.instance, self.before
-        good = before and before != failed and launches.is_good(state, name, before)
-        if good and launches.again_problem(state, name, before or "") is None:
+        state, name, before = self.state, self.instance, self.before or ""
+        if launches.is_good(state, name, before) and launches.again_problem(state, name, before) is None:
             return before
         return launches.last_good(state, name, failed)
 

@@ -79,8 +79,9 @@ def _work(run: str, state: Path, work: Callable[[Tell], list[Outcome]], told: in
         "pid": os.getpid(), "born": _born(os.getpid()), "state": str(state), "at": {}, "outcomes": None, "crash": "",
     }  # fmt: skip
 
-    def tell(instance: str, phase: str, launch: str | None) -> None:
-        content["at"][instance] = {"phase": phase, "launch": launch, "since": time.monotonic()}
+    def tell(instance: str, phase: str, launch: str | None, problem: str = "") -> None:
+        problem = problem or content["at"].get(instance, {}).get("problem", "")
+        content["at"][instance] = {"phase": phase, "launch": launch, "since": time.monotonic(), "problem": problem}
         write_whole(path, json.dumps(content), 0o600)
 
     write_whole(path, json.dumps(content), 0o600)
@@ -93,7 +94,8 @@ def _work(run: str, state: Path, work: Callable[[Tell], list[Outcome]], told: in
 
 
 def follow(run: str, seen: Mapping[str, str], least: float, most: float) -> dict[str, Any]:
-    """Return what a run is at: at once when it has ended, after `least` s when it differs from `seen`, or after `most`.
+    """Return what a run is at: at once when it has ended or a launch has failed, after `least` s when it differs from
+    `seen`, or after `most`.
 
     `outcomes` is None while it works; `shown` is instance -> a line for the operator, `steps` what to give as `seen`.
     Raises Refused where the run has ended without an outcome.
@@ -111,11 +113,15 @@ def follow(run: str, seen: Mapping[str, str], least: float, most: float) -> dict
                 f"the deployment's process {content['pid']} on the host was ended before it had a result: deploy "
                 "again, which takes up what is there"
             )
+        marks = {f"{name} failed": "told" for name, at in content["at"].items() if at.get("problem")}
+        news = {name: at["problem"] for name, at in content["at"].items() if at.get("problem")}
+        if not marks.items() <= seen.items():
+            return {"outcomes": None, "shown": news, "steps": {**seen, **marks}}
         now = time.monotonic()
         if now > began + least and now > looked + LOOK:
             looked, state = now, Path(content["state"])
             found = {name: _line(state, name, at) for name, at in content["at"].items()}
-            steps = {name: step for name, (step, _line) in found.items()}
+            steps = {**marks, **{name: step for name, (step, _line) in found.items()}}
             if steps != dict(seen) or now > began + most:
                 return {"outcomes": None, "shown": {name: line for name, (_, line) in found.items()}, "steps": steps}
         time.sleep(WAKE)

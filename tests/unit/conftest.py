@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Options
 from ansible_collections.gpuops.sglang.plugins.module_utils.schema_probe import describe
 from hypothesis import settings
@@ -223,3 +225,12 @@ def run_module(name: str, asked: dict[str, Any]) -> tuple[dict[str, Any], str]:
     )  # fmt: skip
     result: dict[str, Any] = json.loads(done.stdout)
     return result, done.stderr
+
+
+def call_module(module: Any, asked: dict[str, Any]) -> dict[str, Any]:
+    """Run a module in this process, where a test has put something else in place of what it calls."""
+    said = io.StringIO()
+    with patch_module_args(asked), contextlib.redirect_stdout(said), pytest.raises(SystemExit):
+        module.main()
+    result: dict[str, Any] = json.loads(said.getvalue())
+    return result

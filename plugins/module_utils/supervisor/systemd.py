@@ -220,12 +220,17 @@ def stop(instance: str) -> None:
 
 
 def start(instance: str) -> None:
-    """Start the service; raises Refused with what systemd says when its process can not be run."""
+    """Start the service; raises Refused with what systemd says when its process can not be run.
+
+    A process that ran and ended is no matter of systemd's.
+    """
     # start limits of an earlier crash loop do not hold a new launch back
     run(["systemctl", "reset-failed", unit_name(instance)])
     if run(["systemctl", "start", unit_name(instance)]).returncode != 0:
         state = identity(instance)
         number = state.exit_status.rpartition(" ")[2]
+        if number and number not in START_FAILURES:
+            return
         why = START_FAILURES.get(number, "systemd could not start it")
         said = [line.text for line in log_of(launch_of(read_unit(instance)) or "", 20) if line.invocation][-3:]
         how = state.exit_status or state.result

@@ -33,7 +33,15 @@ def info(**state: Any) -> dict[str, Any]:
 
 
 def test_what_was_not_asked_for_is_told_and_no_difference() -> None:
-    assert effective({"max_mamba_cache_size": 24}, SCHEMA, info()) == Effective(1, (), 4, 753185)
+    memory = {"weight": 51.05, "kvcache": 45.97, "graph": 0.0}
+    assert effective({"max_mamba_cache_size": 24}, SCHEMA, info()) == Effective(1, (), 4, 753185, memory)
+
+
+def test_the_memory_is_that_of_the_first_scheduler_as_far_as_it_tells() -> None:
+    answer = {
+        "internal_states": [{"memory_usage": {"weight": None, "kvcache": "1", "graph": 2}}, *info()["internal_states"]]
+    }
+    assert effective({}, SCHEMA, answer).memory == {"graph": 2.0}
 
 
 def test_requests_that_the_memory_does_not_allow() -> None:
@@ -47,7 +55,7 @@ def test_a_limit_of_several_schedulers_is_that_of_all() -> None:
     states = [{"effective_max_running_requests_per_dp": 2, "memory_usage": {"token_capacity": 100}}] * 3
     answer = {"max_running_requests": 8, "page_size": 16, "dp_size": 3, "internal_states": states}
     # 8 for three schedulers are 2 for each
-    assert effective({"max_running_requests": 8}, SCHEMA, answer) == Effective(1, (), 6, 300)
+    assert effective({"max_running_requests": 8}, SCHEMA, answer) == Effective(1, (), 6, 300, {})
     states = [{"effective_max_running_requests_per_dp": 1}] * 3
     (text,) = effective({"max_running_requests": 8}, SCHEMA, {**answer, "internal_states": states}).differences
     assert text.endswith("allows 1 for each scheduler")
@@ -114,4 +122,4 @@ def test_what_the_server_itself_reports_comes_first() -> None:
 def test_an_answer_of_another_form_is_tolerated(states: Any) -> None:
     answer = {"max_running_requests": 8, "internal_states": states}
     args = {"max_running_requests": 8, "max_total_tokens": "32k"}
-    assert effective(args, SCHEMA, answer) == Effective(1, (), None, None)
+    assert effective(args, SCHEMA, answer) == Effective(1, (), None, None, {})

@@ -8,6 +8,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import os
+import re
 import socket
 import ssl
 import subprocess
@@ -19,12 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.sglang.plugins.module_utils import health
+from ansible_collections.gpuops.sglang.plugins.module_utils import drift, health, processes, progress
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
-from ansible_collections.gpuops.sglang.plugins.module_utils.health import Unhealthy
+from ansible_collections.gpuops.sglang.plugins.module_utils.health import Unhealthy, Wait
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.processes import Process
 from ansible_collections.gpuops.sglang.plugins.module_utils.schema_probe import describe
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.systemd import LogLine
 from conftest import parser_of
 
 LAUNCH = "20260101T000000Z-abcdef"
@@ -65,6 +69,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path != "/health" and self.server.key and self.headers["Authorization"] != f"Bearer {self.server.key}":
             status = 401
         answer = self.server.bodies.get(self.path)
+        answer = answer(self.server.asked[-1][2]) if callable(answer) else answer
         content = b"" if answer is None else answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         if content.startswith(b"raw "):
             self.wfile.write(content[4:])
@@ -77,6 +82,20 @@ class Handler(BaseHTTPRequestHandler):
     do_POST = do_GET
 
 
+class Clock:
+    """Time that passes while somebody sleeps, and hardly otherwise."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        self.now += 0.0001
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 class Deployment:
     """An instance on this host: its server, its record, and what systemd says of it."""
 
@@ -84,9 +103,13 @@ class Deployment:
         self.state = state / "state"
         self.server = server
         own = Path("/proc/self/cgroup").read_text().splitlines()[0].split(":", 2)[2]
-        self.identity = systemd.Identity("active", "running", "success", 4711, INVOCATION, own, True, 0, "")
+        self.clock = Clock()
+        shown = {"ExecMainStartTimestampMonotonic": "990000000"}
+        self.identity = systemd.Identity("active", "running", "success", 4711, INVOCATION, own, True, 0, "", shown)
         self.running: str | None = LAUNCH
-        self.log = ["loading", "ready"]
+        self.log: list[Any] = ["loading", "ready"]  # texts, or the lines of the journal
+        self.spoilt = False  # somebody has changed its release
+        self.load = 0.0  # cores that it computes on
         self.looked = 0
         self.meanwhile: Callable[[], None] = lambda: None  # happens between two looks at the service
         release = state / "release"
@@ -108,14 +131,18 @@ class Deployment:
         server.bodies["/server_info"] |= {"host": server.server_address[0], "port": server.server_port}
         self.secrets = f'api-key: "{KEY}"\n'
         self.secret_env = ""
-        monkeypatch.setattr(health, "POLL", 0.01)
+        monkeypatch.setattr(health, "time", self.clock)
+        monkeypatch.setattr(health, "_computed", lambda identity: self.load * self.clock.now)
+        monkeypatch.setattr(health.gpu, "memory_total", lambda: None)
         monkeypatch.setattr(systemd, "read_unit", lambda name: f"# launch: {LAUNCH}\n" if name == "a" else "")
         monkeypatch.setattr(systemd, "identity", self.look)
         monkeypatch.setattr(systemd, "running_launch", lambda pid: self.running)
-        monkeypatch.setattr(systemd, "last_invocation", lambda name, started: INVOCATION)
-        monkeypatch.setattr(
-            systemd, "log", lambda invocation, count: self.log[-count:] if invocation == INVOCATION else []
-        )
+        monkeypatch.setattr(systemd, "log_of", self.log_of)
+
+    def log_of(self, launch: str, count: int, invocation: str = "") -> list[LogLine]:
+        assert launch == LAUNCH
+        lines = [line if isinstance(line, LogLine) else LogLine(990, line, INVOCATION) for line in self.log]
+        return [line for line in lines if invocation in ("", line.invocation)][-count:]
 
     def look(self, name: str) -> systemd.Identity:
         assert name == "a"
@@ -127,18 +154,19 @@ class Deployment:
     def change(self, **facts: Any) -> None:
         self.identity = dataclasses.replace(self.identity, **facts)
 
-    def verify(self, timeout: int = 20) -> dict[str, Any]:
+    def verify(self, limit: float | None = 20, stall: float | None = None, requests: tuple[str, ...] = ()) -> Any:
         folder = self.state / "a/launches" / LAUNCH
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "launch.json").write_text(json.dumps(self.record))
         (folder / "secrets.yaml").write_text(self.secrets)
         (folder / "secrets.env").write_text(self.secret_env)
-        return health.verify(self.state, "a", timeout)
+        return health.verify(self.state, "a", Wait(limit, stall), requests)
 
-    def failure(self, timeout: int = 20) -> str:
+    def failure(self, limit: float | None = 20, stall: float | None = None, state: str = "", **how: Any) -> str:
         with pytest.raises(Unhealthy) as caught:
-            self.verify(timeout)
+            self.verify(limit, stall, **how)
         assert KEY not in str(caught.value)
+        assert caught.value.state == state
         return str(caught.value)
 
 
@@ -158,6 +186,14 @@ def deployment(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_healthy_server(deployment: Deployment) -> None:
+    def generate(_: Any) -> Any:
+        deployment.clock.now += 0.25
+        return answer
+
+    answer = deployment.server.bodies["/generate"]
+    deployment.server.bodies["/generate"] = generate
+    state = {"memory_usage": {"weight": 51.05, "kvcache": 45.97, "token_capacity": 753185, "graph": 0}}
+    deployment.server.bodies["/server_info"]["internal_states"] = [state]
     assert deployment.verify() == {
         "instance": "a",
         "launch": LAUNCH,
@@ -170,10 +206,14 @@ def test_a_healthy_server(deployment: Deployment) -> None:
         "tokens": 8,
         "restarts": 0,
         "requests": "",
-        "kv_tokens": None,
+        "kv_tokens": 753185,
+        "latency": 0.25,
+        "stages": {"reading its arguments": 10.3},
+        "memory": {"weight": 51.05, "kvcache": 45.97, "graph": 0.0},
     }
     assert [(method, path) for method, path, _ in deployment.server.asked] == [
         ("GET", "/health"),
+        ("GET", "/v1/models"),
         ("GET", "/model_info"),
         ("GET", "/server_info"),
         ("POST", "/generate"),
@@ -257,6 +297,29 @@ def test_a_wrong_key_is_told_without_the_key(deployment: Deployment) -> None:
     )
 
 
+@pytest.mark.parametrize("limit", [0, 20])
+def test_a_key_that_the_server_does_not_ask_for_is_told(deployment: Deployment, limit: float) -> None:
+    deployment.server.key = ""
+    url = f"http://127.0.0.1:{deployment.server.server_port}"
+    assert deployment.failure(limit) == (
+        f"instance 'a', launch {LAUNCH}: {url} answers without the API key: deploy again"
+    )
+
+
+@pytest.mark.parametrize("path", ["/model_info", "/server_info"])
+def test_an_older_server_is_asked_by_the_older_names(deployment: Deployment, path: str) -> None:
+    bodies, statuses = deployment.server.bodies, deployment.server.statuses
+    older = path.replace("/", "/get_")
+    bodies[older] = bodies.pop(path)
+    statuses[path] = [404]
+    assert deployment.verify()["tokens"] == 8
+    assert older in [asked for _, asked, _ in deployment.server.asked]
+    statuses.update({path: [404], older: [404]})
+    assert deployment.failure().endswith(f"{older} answers 404 Not Found")
+    statuses.update({path: [500]})
+    assert deployment.failure().endswith(f"{path} answers 500 Internal Server Error")
+
+
 def test_proxies_of_the_environment_are_not_used(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -272,19 +335,19 @@ def test_a_server_that_still_loads_is_waited_for(deployment: Deployment) -> None
 
 def test_only_200_is_healthy(deployment: Deployment) -> None:
     deployment.server.statuses["/health"] = [204]
-    assert "not healthy after 0 s" in deployment.failure(timeout=0)
+    assert "not healthy, after 0 s" in deployment.failure(limit=0, state="loading")
 
 
 def test_an_answer_without_a_socket_of_the_service_is_no_proof(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health.sockets, "listeners", lambda port: [])
-    assert "not healthy after 0 s" in deployment.failure(timeout=0)
+    assert "not healthy, after 0 s" in deployment.failure(limit=0, state="loading")
 
 
 def test_a_process_without_a_launch_id_is_no_proof(deployment: Deployment) -> None:
     deployment.running = None
-    assert "not healthy after 0 s" in deployment.failure(timeout=0)
+    assert "not healthy, after 0 s" in deployment.failure(limit=0, state="loading")
     assert deployment.server.asked == []
 
 
@@ -301,15 +364,114 @@ def test_a_process_that_is_not_yet_the_server_is_waited_for(deployment: Deployme
     assert deployment.looked == 3
 
 
-def test_a_server_that_does_not_get_healthy(deployment: Deployment) -> None:
+NEXT_STEP = "Next: see what it waits for in the evidence; if it still loads, wait longer.\n"
+
+
+@pytest.mark.parametrize(("load", "step"), [(0.05, NEXT_STEP), (0.5, "")], ids=["idle", "busy"])
+def test_a_server_that_does_not_get_healthy(deployment: Deployment, load: float, step: str) -> None:
     deployment.log = ["[2026-11-29 17:25:56] Load weight begin. avail mem=25.02 GB", "25 %\r50 %"]
     deployment.server.statuses["/health"] = [503] * 99
-    assert deployment.failure(timeout=0) == (
-        f"instance 'a', launch {LAUNCH}: not healthy after 0 s, it is loading weights\n"
+    deployment.load = load
+    assert deployment.failure(limit=7, state="loading") == (
+        f"instance 'a', launch {LAUNCH}: not healthy, after 7 s: it is loading weights\n"
         "  [2026-11-29 17:25:56] Load weight begin. avail mem=25.02 GB\n  25 %\n  50 %\n"
-        "Next: if it still loads, raise sglang_health_timeout.\n"
-        f"Now: process 4711 still runs. All of this launch's log: journalctl _SYSTEMD_INVOCATION_ID={INVOCATION}"
+        f"{step}"
+        f"Now: process 4711 still runs. All of this launch's log: journalctl GPUOPS_LAUNCH={LAUNCH}"
     )
+
+
+@pytest.mark.parametrize(
+    ("load", "state", "told"),
+    [
+        (0.05, "hung", "it hangs: it has not computed anything meanwhile: Health check failed. Server couldn't"),
+        (0.5, "", "it computes, perhaps a long prompt\n"),
+    ],
+)
+@pytest.mark.parametrize("how", [{"limit": 7}, {"limit": None, "stall": 7}], ids=["limit", "stall"])
+def test_a_server_that_serves_no_more_hangs_or_is_busy(
+    deployment: Deployment, load: float, state: str, told: str, how: dict[str, Any]
+) -> None:
+    deployment.log = [
+        "The server is fired up and ready to roll!",
+        "Health check failed. Server couldn't get a response",
+    ]
+    deployment.server.statuses["/health"] = [503] * 99
+    deployment.load = load
+    text = deployment.failure(state=state, **how)
+    assert f": it is serving; {told}" in text
+    assert text.endswith(f"Now: process 4711 still runs. All of this launch's log: journalctl GPUOPS_LAUNCH={LAUNCH}")
+
+
+def test_what_a_service_computes_is_of_its_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    identity = systemd.Identity("active", "running", "", 1, "", "/system.slice/sglang-a.service", True, 0, "", {})
+    monkeypatch.setattr(health, "Path", lambda path: tmp_path / path.lstrip("/"))
+    assert health._computed(identity) == 0
+    folder = tmp_path / "sys/fs/cgroup/system.slice/sglang-a.service"
+    folder.mkdir(parents=True)
+    for content, seconds in (("usage_usec 2500000\nuser_usec 1\n", 2.5), ("", 0), ("user_usec 1\n", 0), ("x\n", 0)):
+        (folder / "cpu.stat").write_text(content)
+        assert health._computed(identity) == seconds
+
+
+def loads(deployment: Deployment, pace: int) -> None:
+    """Let the server log a shard each `pace` s, and get healthy after 300 s."""
+
+    def go_on() -> None:
+        now, began = deployment.clock.now, 1000
+        deployment.log = [LogLine(990, "Load weight begin. avail mem=25.02 GB", INVOCATION)]
+        shards = range(1, int(now - began) // pace + 1)
+        deployment.log += [LogLine(began + pace * n, f"Loading: 1%|#| {n}/900 [", INVOCATION) for n in shards]
+        # another run of the same launch is no progress of this one
+        deployment.log.append(LogLine(now, f"Loading: 1%|#| {int(now)}/9000 [", "another"))
+        deployment.server.statuses["/health"] = [200 if now > began + 300 else 503]
+
+    deployment.meanwhile = go_on
+
+
+@pytest.mark.parametrize(
+    ("pace", "stall", "told"),
+    [
+        (40, 60, ""),
+        (40, None, ""),  # less than the limit of the stage
+        (999, None, ""),
+        (90, 60, "it has made no progress for 1 min( \\d+ s)?: it is loading weights"),
+        (999, 120, "it has made no progress for 2 min( \\d+ s)?: it is loading weights"),
+    ],
+)
+def test_a_launch_is_waited_for_while_it_makes_progress(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, pace: int, stall: float | None, told: str
+) -> None:
+    monkeypatch.setattr(health, "POLL", 10)
+    loads(deployment, pace)
+    if told:
+        assert re.search(told, deployment.failure(limit=None, stall=stall, state="loading"))
+    else:
+        stages = deployment.verify(limit=None, stall=stall)["stages"]
+        assert list(stages) == ["reading its arguments", "loading weights"] and 310 <= stages["loading weights"] < 330
+
+
+def test_each_stage_has_a_limit_of_its_own(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "POLL", 50)
+    deployment.server.statuses["/health"] = [503] * 9999
+    waited = {}
+    for line, stage in (("nothing", "reading its arguments"), ("Load weight begin.", "loading weights")):
+        began, deployment.log = deployment.clock.now, [LogLine(deployment.clock.now, line, INVOCATION)]
+        assert f": it is {stage}" in deployment.failure(limit=None, state="loading")
+        waited[stage] = deployment.clock.now - began
+    assert all(0 < waited[stage] - progress.LIMITS[stage] < 60 for stage in waited)
+
+
+def test_the_stages_of_a_start_are_told_once(deployment: Deployment) -> None:
+    lines = {990.5: "server_args=ServerArgs()", 992: "Load weight begin.", 995: "Load weight end.",
+             996: "The server is fired up"}  # fmt: skip
+    deployment.log = [LogLine(at, text, INVOCATION) for at, text in lines.items()]
+    deployment.log.append(LogLine(999, "Load weight begin.", "another"))
+    verdict = deployment.verify()
+    assert verdict["stages"] == {
+        "reading its arguments": 0.5, "preparing": 1.5, "loading weights": 3.0, "sizing its caches": 1.0,
+    }  # fmt: skip
+    launches.keep_verdict(deployment.state, "a", LAUNCH, verdict)
+    assert deployment.verify()["stages"] == {}
 
 
 @pytest.mark.parametrize(
@@ -343,29 +505,32 @@ def test_a_process_that_has_ended(
             deployment.change(**facts)
 
     deployment.meanwhile = end
-    text = deployment.failure(timeout=600)
+    text = deployment.failure(limit=600)
     assert text.startswith(
         f"instance 'a', launch {LAUNCH}: the server ended while reading its arguments ({how}): "
         "torch.OutOfMemoryError: tried to allocate 4 GiB\n"
     )
     assert "\nNext: lower 'mem_fraction_static', which leaves more beside the caches" in text
-    assert text.endswith(
-        f"\nNow: the service is {now}. All of this launch's log: journalctl _SYSTEMD_INVOCATION_ID={INVOCATION}"
-    )
+    assert text.endswith(f"\nNow: the service is {now}. All of this launch's log: journalctl GPUOPS_LAUNCH={LAUNCH}")
     assert deployment.looked <= looks + 2  # at once
+
+
+@pytest.mark.parametrize("facts", [{"active": "activating", "sub": "start-post"}, {"active": "reloading"}])
+def test_a_service_that_systemd_does_not_call_active_is_waited_for(
+    deployment: Deployment, facts: dict[str, Any]
+) -> None:
+    deployment.change(**facts)
+    deployment.server.statuses["/health"] = [503, 503, 200]
+    assert deployment.verify()["tokens"] == 8
 
 
 NEXT = "f" * 32
 
 
 @pytest.mark.parametrize("looks", [1, 3])
-def test_the_evidence_is_of_the_process_that_was_followed(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, looks: int
-) -> None:
+def test_the_evidence_is_of_the_process_that_was_followed(deployment: Deployment, looks: int) -> None:
     """systemd has already started the next one, which is the newest that the journal knows."""
-    logs = {INVOCATION: ["torch.OutOfMemoryError"], NEXT: ["loading again"]}
-    monkeypatch.setattr(systemd, "log", lambda invocation, count: logs[invocation])
-    monkeypatch.setattr(systemd, "last_invocation", lambda name, started: NEXT)
+    deployment.log = ["torch.OutOfMemoryError", LogLine(999, "loading again", NEXT)]
     deployment.server.statuses["/health"] = [503] * 99
 
     def restart() -> None:
@@ -373,25 +538,27 @@ def test_the_evidence_is_of_the_process_that_was_followed(
             deployment.change(invocation=NEXT, main_pid=4712, restarts=1, exit_status="killed 9")
 
     deployment.meanwhile = restart
-    text = deployment.failure(timeout=600)
+    text = deployment.failure(limit=600)
     assert "the server ended while reading its arguments (killed 9)" in text and "after 1 restarts" in text
     assert "torch.OutOfMemoryError" in text and "loading again" not in text
-    assert text.endswith(f"journalctl _SYSTEMD_INVOCATION_ID={INVOCATION}")
 
 
-@pytest.mark.parametrize(("known", "told"), [(NEXT, NEXT), ("", INVOCATION)], ids=["in the journal", "not there"])
+@pytest.mark.parametrize(
+    ("log", "evidence"),
+    [
+        ([("before", "one"), ("newest", "two"), ("Failed.", "")], ["newest"]),
+        ([("Started.", ""), ("Failed.", "")], ["Started.", "Failed."]),
+        ([], ["(the journal has nothing of it)"]),
+    ],
+    ids=["the newest run", "systemd alone", "nothing"],
+)
 def test_the_evidence_of_a_process_that_had_ended_before(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, known: str, told: str
+    deployment: Deployment, log: list[tuple[str, str]], evidence: list[str]
 ) -> None:
-    monkeypatch.setattr(systemd, "last_invocation", lambda name, started: known)
+    deployment.log = [LogLine(990, text, invocation) for text, invocation in log]
     deployment.change(active="failed", sub="failed", main_pid=0)
-    assert deployment.failure().endswith(f"journalctl _SYSTEMD_INVOCATION_ID={told}")
-
-
-def test_a_process_that_wrote_nothing(deployment: Deployment) -> None:
-    deployment.log = []
-    deployment.change(active="failed", sub="failed")
-    assert "\n  (it wrote nothing)\nNow: " in deployment.failure()
+    text = deployment.failure().partition("\nNow: ")[0]
+    assert text.split("\n  ")[1:] == evidence
 
 
 def test_evidence_is_short_and_without_secrets(deployment: Deployment) -> None:
@@ -511,6 +678,44 @@ def test_no_tokens_of_this_launch(deployment: Deployment, meta: dict[str, Any]) 
     assert deployment.failure() == f"instance 'a': a generation of 8 tokens came back without tokens of launch {LAUNCH}"
 
 
+def chat(content: Any, **more: Any) -> Any:
+    return {"choices": [{"message": {"role": "assistant", "content": content, **more}}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "said"),
+    [
+        ("chat", chat("Yes."), None),
+        ("chat", chat(None, reasoning_content="The user"), None),  # a model that thinks first says no more by then
+        ("chat", chat(None), ""),
+        ("chat", chat(""), ""),
+        ("chat", {"choices": [{}]}, ""),
+        ("chat", {"choices": []}, ""),
+        ("chat", {}, ""),
+        ("structured_output", {"text": "yes"}, None),
+        ("structured_output", {"text": " no\n"}, None),
+        ("structured_output", {"text": "maybe" * 40}, "maybe" * 16),
+        ("structured_output", {"text": ""}, ""),
+    ],
+)
+def test_a_further_request_is_answered(deployment: Deployment, name: str, answer: Any, said: str | None) -> None:
+    bodies = deployment.server.bodies
+    generation = bodies["/generate"]
+    bodies["/generate"] = lambda asked: answer if "regex" in asked["sampling_params"] else generation
+    bodies["/v1/chat/completions"] = answer
+    if said is None:
+        assert deployment.verify(requests=(name,))["tokens"] == 8
+    else:
+        text = f"instance 'a', launch {LAUNCH}: the {name.replace('_', ' ')} request came back with {said!r}"
+        assert deployment.failure(requests=(name,)) == text
+    path = {"chat": "/v1/chat/completions", "structured_output": "/generate"}[name]
+    assert ("POST", path) == deployment.server.asked[-1][:2] and len(deployment.server.asked) == 6
+    # not asked for, not asked
+    assert deployment.verify() and len(deployment.server.asked) == 11
+    bodies["/model_info"]["is_generation"] = False
+    assert deployment.verify(requests=(name,))["tokens"] == 0
+
+
 @pytest.mark.parametrize(
     ("path", "answer", "told"),
     [
@@ -535,7 +740,7 @@ def test_an_error_of_the_server(deployment: Deployment) -> None:
 
 def test_health_that_is_no_http_is_waited_for(deployment: Deployment) -> None:
     deployment.server.bodies["/health"] = b"raw HTTP/9 what\r\n\r\n"
-    assert "not healthy after 0 s" in deployment.failure(timeout=0)
+    assert "not healthy, after 0 s" in deployment.failure(limit=0, state="loading")
 
 
 def test_a_stranger_on_the_port(deployment: Deployment) -> None:
@@ -559,7 +764,7 @@ def test_a_port_that_another_process_takes(deployment: Deployment, tmp_path: Pat
             text = deployment.failure()
         finally:
             stranger.kill()
-    assert f"is held by process {stranger.pid} ({sys.executable} -c import socket" in text
+    assert re.search(rf"is held by process {stranger.pid} of user \S+ \({sys.executable} -c import socket", text)
 
 
 def test_a_release_that_is_gone_is_refused(deployment: Deployment) -> None:
@@ -570,7 +775,7 @@ def test_a_release_that_is_gone_is_refused(deployment: Deployment) -> None:
 
 def test_an_instance_that_is_not_deployed_is_refused(deployment: Deployment) -> None:
     with pytest.raises(Refused, match="there is no unit of an instance 'b'"):
-        health.verify(deployment.state, "b", 1)
+        health.verify(deployment.state, "b", Wait(1))
 
 
 def test_the_key_of_the_launch_is_read_from_its_secrets(deployment: Deployment) -> None:
@@ -584,5 +789,65 @@ def test_a_port_that_nobody_holds_is_waited_for(deployment: Deployment) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         deployment.record["port"] = free.getsockname()[1]
-        assert "not healthy after 0 s" in deployment.failure(timeout=0)
+        assert "not healthy, after 0 s" in deployment.failure(limit=0, state="loading")
     assert deployment.server.asked == []
+
+
+@pytest.fixture
+def by_hand(deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
+    """The process of the service is this one, the unit in place is the one that was kept."""
+    monkeypatch.setattr(systemd, "UNIT_FOLDER", tmp_path)
+    monkeypatch.setattr(drift, "changes", lambda release: [f"a file in {release}"] if deployment.spoilt else [])
+    deployment.change(main_pid=os.getpid())
+    deployment.record["argv"] = Path("/proc/self/cmdline").read_text().split("\0")[:-1]
+    deployment.verify()
+    for place in (tmp_path / "sglang-a.service", deployment.state / "a/launches" / LAUNCH / "unit"):
+        place.write_text("[Service]\nUser=sglang\n")
+    return deployment
+
+
+def test_what_is_as_it_was_deployed_has_not_drifted(by_hand: Deployment, tmp_path: Path) -> None:
+    assert health.drift_of(by_hand.state, "a") == []
+    # what is not known is no drift: an earlier version kept no unit and no argv, and a process may just have ended
+    (by_hand.state / "a/launches" / LAUNCH / "unit").unlink()
+    del by_hand.record["argv"]
+    by_hand.verify()
+    assert health.drift_of(by_hand.state, "a") == []
+    by_hand.record["argv"] = ["/bin/other"]
+    by_hand.verify()
+    by_hand.change(main_pid=0)
+    assert health.drift_of(by_hand.state, "a") == []
+
+
+def test_what_was_changed_by_hand_is_told(by_hand: Deployment, tmp_path: Path) -> None:
+    by_hand.spoilt = True
+    by_hand.record["argv"] = [*by_hand.record["argv"], "--tp-size", "2"]
+    by_hand.verify()
+    (tmp_path / "sglang-a.service").write_text("[Service]\nUser=root\n")
+    by_hand.change(shown={**by_hand.identity.shown, "NeedDaemonReload": "yes", "DropInPaths": "/etc/x.conf"})
+    unit, reload, drop_in, argv, release = health.drift_of(by_hand.state, "a")
+    assert unit.startswith(f"{tmp_path}/sglang-a.service was changed by hand (-User=sglang; +User=root): deploy again")
+    assert reload.startswith("sglang-a.service was changed but not reloaded: ")
+    assert drop_in.startswith("/etc/x.conf changes what sglang-a.service runs: ")
+    assert "runs with nothing where the unit has '--tp-size'" in argv
+    assert f"was changed by hand (a file in {by_hand.record['release']}): " in release
+
+
+def test_servers_of_nobody_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = {"a": "/system.slice/sglang-a.service", "b": ""}  # b is stopped
+
+    def identity(name: str) -> systemd.Identity:
+        return systemd.Identity("active", "running", "success", 1, "", groups[name], True, 0, "", {})
+
+    found = [
+        Process(number, "python -m sglang.launch_server", "alice", None, (group,), None)
+        for number, group in enumerate(
+            ("/system.slice/sglang-a.service/x", "/user.slice", "/system.slice/tmux.service")
+        )
+    ]
+    monkeypatch.setattr(processes, "servers", lambda: found)
+    monkeypatch.setattr(systemd, "installed_instances", lambda: ["a", "b"])
+    monkeypatch.setattr(systemd, "identity", identity)
+    assert health.beside() == [one.label for one in found[1:]]
+    monkeypatch.setattr(systemd, "installed_instances", list)
+    assert health.beside() == [one.label for one in found]

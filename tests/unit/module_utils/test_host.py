@@ -6,18 +6,22 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shutil
 import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils import host
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
+    Held,
     Refused,
     last_lines,
+    name_holder,
     only_one,
     require_root,
     run,
@@ -223,14 +227,42 @@ def test_a_lock_is_held_by_one_process_that_it_names(tmp_path: Path) -> None:
             assert holder.stdout and holder.stdout.readline() == "held\n"
             with pytest.raises(Refused) as caught, only_one(lock, "starts instances on this host", 0):
                 raise AssertionError("two processes hold the lock")
-            assert str(caught.value) == (
-                f"process {holder.pid} still starts instances on this host: wait for it or end it first"
-            )
+            age = r"for (\d+ min )?\d+ s"
+            said = rf"process {holder.pid} still starts instances on this host, {age}: wait for it or end it first"
+            assert re.fullmatch(said, str(caught.value))
         finally:
             holder.kill()
     # the lock of a process that was killed is free, whatever is written there
+    before = int(time.clock_gettime(time.CLOCK_BOOTTIME))
     with only_one(lock, "starts instances on this host", 0):
-        assert lock.read_text() == f"{os.getpid()}\n"
+        pid, since = lock.read_text().split()
+        assert int(pid) == os.getpid() and before <= int(since)
+        name_holder(lock, "run")
+        assert lock.read_text().split()[::2] == [str(os.getpid()), "run"]
+
+
+@pytest.mark.parametrize(
+    ("holder", "told", "note"),
+    [
+        ("4711 1000 \n", "process 4711 still works, for 3 min 25 s: wait for it or end it first", None),
+        ("4711\n", "process 4711 still works: wait for it or end it first", None),
+        ("4711 1000 0a1b\n", "process 4711 still works, for 3 min 20 s: wait for it or end it first", "0a1b"),
+    ],
+)
+def test_a_holder_is_told_with_its_age_and_at_once_where_it_has_left_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holder: str, told: str, note: str | None
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(host, "time", clock)
+    with (tmp_path / "lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        other.write(holder)
+        other.flush()
+        with pytest.raises(Refused) as caught, only_one(tmp_path / "lock", "works", 5):
+            pass
+    assert str(caught.value) == told
+    assert getattr(caught.value, "note", None) == note and isinstance(caught.value, Held) == bool(note)
+    assert (clock.now == 100) == bool(note)
 
 
 def test_a_lock_is_free_after_an_error(tmp_path: Path) -> None:
@@ -246,8 +278,14 @@ class Clock:
     def __init__(self) -> None:
         self.now = 100.0
 
+    CLOCK_BOOTTIME = 7
+
     def monotonic(self) -> float:
         return self.now
+
+    def clock_gettime(self, clock: int) -> float:
+        assert clock == self.CLOCK_BOOTTIME
+        return 1100 + self.now
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds

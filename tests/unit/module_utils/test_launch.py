@@ -8,6 +8,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import errno
+import inspect
+import itertools
 import json
 import os
 import pwd
@@ -23,8 +25,9 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils import sockets
+from ansible_collections.gpuops.sglang.plugins.module_utils import watch as watch_module
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
-from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Comparison, Host, Instance
+from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Comparison, Host, Instance, Prepared
 from ansible_collections.gpuops.sglang.plugins.module_utils.schema_probe import describe
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 from conftest import parser_of, schema_of
@@ -39,7 +42,7 @@ class Supervisor:
     """What systemctl would do, as far as a launch can see it."""
 
     def __init__(self) -> None:
-        self.identity = systemd.Identity("inactive", "dead", "success", 0, "", "", False, 0, "")
+        self.identity = systemd.Identity("inactive", "dead", "success", 0, "", "", False, 0, "", {})
         self.running: str | None = None  # the launch of the process
         self.calls: list[str] = []
         self.dies_before = ""  # the call that the machine does not live to see
@@ -49,7 +52,7 @@ class Supervisor:
         unit = words[-1]
         if words[0] == "enable":
             self.identity = dataclasses.replace(self.identity, enabled=True)
-        if words[0] == "restart":
+        if words[0] == "start":
             self.running = systemd.launch_of((systemd.UNIT_FOLDER / unit).read_text())
             self.identity = dataclasses.replace(
                 self.identity, active="active", sub="running", main_pid=4711, cgroup=f"/system.slice/{unit}"
@@ -57,7 +60,7 @@ class Supervisor:
         return ""
 
     def run(self, argv: list[str]) -> subprocess.CompletedProcess[str]:
-        if argv[1] == "restart":
+        if argv[1] == "start":
             self.systemctl(*argv[1:])
         else:
             self._before(argv[1])
@@ -116,6 +119,21 @@ def instance(tmp_path: Path) -> Iterator[Instance]:
     )
 
 
+def start(instance: Instance, host: Host, told: dict[str, Any] | None = None) -> str:
+    """Deploy a launch, without what the protocol does beyond it."""
+    return run(launches.prepare(instance, host, SCHEMA, told or {}))
+
+
+def start_again(host: Host, launch: str) -> str:
+    return run(launches.prepare_again(host.state, "a", launch))
+
+
+def run(prepared: Prepared) -> str:
+    systemd.install(prepared.instance, prepared.unit)
+    systemd.start(prepared.instance)
+    return prepared.launch
+
+
 def unit_of(name: str = "a") -> str:
     return systemd.read_unit(name)
 
@@ -132,14 +150,18 @@ def test_a_first_launch(supervisor: Supervisor, host: Host, instance: Instance) 
     before = launches.compare(instance, host, SCHEMA)
     assert before.reasons == ("not installed",)
     assert (before.launch, before.before) == (None, "")
-    launch = launches.start(instance, host, SCHEMA, {})
-    assert re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{6}", launch)
-    assert supervisor.calls == ["daemon-reload", "enable", "reset-failed", "restart"]
-    assert supervisor.running == launch == systemd.launch_of(unit_of())
+    prepared = launches.prepare(instance, host, SCHEMA, {})
+    assert re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{6}", prepared.launch)
+    assert prepared.launch == systemd.launch_of(prepared.unit)
+    # it is only written down
+    assert (supervisor.calls, unit_of()) == ([], "")
+    run(prepared)
+    assert supervisor.calls == ["daemon-reload", "enable", "reset-failed", "start"]
+    assert supervisor.running == prepared.launch == systemd.launch_of(unit_of())
 
 
 def test_nothing_differs_after_a_launch(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    launch = launches.start(instance, host, SCHEMA, {})
+    launch = start(instance, host)
     again = dataclasses.replace(instance, args=dict(reversed(instance.args.items())))
     compared = launches.compare(again, host, SCHEMA)
     assert compared.reasons == ()
@@ -148,9 +170,9 @@ def test_nothing_differs_after_a_launch(supervisor: Supervisor, host: Host, inst
 
 
 def test_the_command_line_of_a_launch(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    launch = launches.start(instance, host, SCHEMA, {})
+    launch = start(instance, host)
     unit = unit_of()
-    command = unit[unit.index("ExecStart=") : unit.index("\nRestart=")].replace(" \\\n    ", " ")
+    command = unit[unit.index("ExecStart=") : unit.index("\nExecStartPost=")].replace(" \\\n    ", " ")
     assert command == (
         f"ExecStart={host.release}/venv/bin/python -m sglang.launch_server --context-length 32k --tp-size 2"
         f" --config {launch_folder(host, launch)}/secrets.yaml --model-path {instance.model}"
@@ -166,16 +188,41 @@ def test_the_command_line_of_a_launch(supervisor: Supervisor, host: Host, instan
     assert 'Environment="NO_PROXY=localhost,127.0.0.1,::1"\n' in unit
     assert f'Environment="PATH={host.release}/venv/bin:/usr/local/sbin:' in unit
     assert f"User={USER}\n" in unit
+    assert f"TimeoutStopSec={host.drain + systemd.STOPS}\n" in unit
+    # what the process is to have been started with, see drift
+    assert launches.record_of(host.state, "a")["argv"] == command.removeprefix("ExecStart=").split()
+
+
+@pytest.mark.parametrize(
+    ("change", "url"),
+    [
+        ({}, "http://127.0.0.1:{port}"),
+        ({"host": "0.0.0.0"}, "http://127.0.0.1:{port}"),
+        ({"host": "::"}, "http://[::1]:{port}"),
+        ({"host": "192.0.2.7"}, "http://192.0.2.7:{port}"),
+        ({"args": {"ssl_certfile": "/etc/a.pem"}}, "https://127.0.0.1:{port}"),
+    ],
+)
+def test_the_supervisor_is_told_of_a_hung_server(
+    supervisor: Supervisor, host: Host, instance: Instance, change: dict[str, Any], url: str
+) -> None:
+    launch = start(dataclasses.replace(instance, **change), host)
+    watch = launch_folder(host, launch) / "watch.py"
+    (line,) = [line for line in unit_of().splitlines() if line.startswith("ExecStartPost=")]
+    asked = systemd.quote_word(url.format(port=instance.port))
+    assert line == f"ExecStartPost=-{host.release}/venv/bin/python -I {watch} {asked}"
+    # a program of its own: what it was made of is not on the host when the server is restarted
+    assert watch.read_text() == Path(inspect.getfile(watch_module)).read_text()
 
 
 def test_without_gpus_and_secrets_neither_is_in_the_unit(
     supervisor: Supervisor, host: Host, instance: Instance
 ) -> None:
-    launch = launches.start(dataclasses.replace(instance, gpus=(), secrets={}), host, SCHEMA, {})
+    launch = start(dataclasses.replace(instance, gpus=(), secrets={}), host)
     assert "CUDA_VISIBLE_DEVICES" not in unit_of()
     assert "--config" not in unit_of()
     assert "EnvironmentFile" not in unit_of()
-    assert sorted(path.name for path in launch_folder(host, launch).iterdir()) == ["launch.json", "unit"]
+    assert sorted(path.name for path in launch_folder(host, launch).iterdir()) == ["launch.json", "unit", "watch.py"]
 
 
 CHANGES: dict[str, dict[str, Any]] = {
@@ -211,42 +258,51 @@ def test_every_input_of_an_instance_is_in_the_list_of_changes() -> None:
 def test_every_input_of_an_instance_changes_the_comparison(
     supervisor: Supervisor, host: Host, instance: Instance, change: dict[str, Any]
 ) -> None:
-    launches.start(instance, host, SCHEMA, {})
+    start(instance, host)
     changed = dataclasses.replace(instance, **change)
     compared = launches.compare(changed, host, SCHEMA)
     assert compared.reasons
     assert compared.before != compared.after
     assert SECRET not in "".join((*compared.reasons, compared.before, compared.after))
-    launches.start(changed, host, SCHEMA, {})
+    start(changed, host)
     assert launches.compare(changed, host, SCHEMA).reasons == ()
 
 
 @pytest.mark.parametrize(
-    "change", [{"release": Path("/opt/other")}, {"state": None}, {"user": "daemon"}], ids=["release", "state", "user"]
+    "change",
+    [{"release": Path("/opt/other")}, {"state": None}, {"user": "daemon"}, {"drain": 0}],
+    ids=["release", "state", "user", "drain"],
 )
 def test_every_input_of_a_host_changes_the_comparison(
     supervisor: Supervisor, host: Host, instance: Instance, tmp_path: Path, change: dict[str, Any]
 ) -> None:
-    launches.start(instance, host, SCHEMA, {})
+    start(instance, host)
     if "state" in change:
         change = {"state": tmp_path / "elsewhere"}
     assert "configuration differs" in launches.compare(instance, dataclasses.replace(host, **change), SCHEMA).reasons
 
 
+def test_how_many_launches_are_kept_is_no_matter_of_the_service(
+    supervisor: Supervisor, host: Host, instance: Instance
+) -> None:
+    start(instance, host)
+    assert launches.compare(instance, dataclasses.replace(host, keep=1), SCHEMA).reasons == ()
+
+
 def test_a_change_that_is_accepted_no_more_is_a_reason(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    launches.start(instance, host, SCHEMA, {"accepted": {"page_size": 64}})
+    start(instance, host, {"accepted": {"page_size": 64}})
     assert launches.compare(instance, host, SCHEMA, {"page_size": "measured"}).reasons == ()
     assert launches.compare(instance, host, SCHEMA).reasons == ("it runs with changes that are accepted no more",)
 
 
 def test_what_is_only_written_otherwise_changes_nothing(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    launches.start(instance, host, SCHEMA, {})
+    start(instance, host)
     args = {"tp_size": "2", "context_length": "32k", "chat_template": None, "enable_metrics": False}
     assert launches.compare(dataclasses.replace(instance, args=args), host, SCHEMA).reasons == ()
 
 
 def test_a_changed_secret_shows_as_changed_only(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    launches.start(instance, host, SCHEMA, {})
+    start(instance, host)
     changed = dataclasses.replace(instance, secrets={"api_key": "sk-another"})
     compared = launches.compare(changed, host, SCHEMA)
     assert compared.reasons == ("secrets differ",)
@@ -255,13 +311,13 @@ def test_a_changed_secret_shows_as_changed_only(supervisor: Supervisor, host: Ho
 
 
 def test_a_unit_changed_by_hand_differs(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    launches.start(instance, host, SCHEMA, {})
+    start(instance, host)
     path = systemd.UNIT_FOLDER / "sglang-a.service"
-    path.write_text(unit_of().replace("TimeoutStopSec=60", "TimeoutStopSec=600"))
+    path.write_text(unit_of().replace("TimeoutStopSec=", "TimeoutStopSec=7"))
     compared = launches.compare(instance, host, SCHEMA)
     assert compared.reasons == ("configuration differs",)
-    assert "TimeoutStopSec=600" in compared.before
-    assert "TimeoutStopSec=600" not in compared.after
+    assert "TimeoutStopSec=7" in compared.before
+    assert "TimeoutStopSec=7" not in compared.after
 
 
 def test_a_service_of_that_name_that_is_not_ours(supervisor: Supervisor, host: Host, instance: Instance) -> None:
@@ -287,14 +343,14 @@ def test_a_service_of_that_name_that_is_not_ours(supervisor: Supervisor, host: H
 def test_a_service_that_does_not_run_as_asked(
     supervisor: Supervisor, host: Host, instance: Instance, state: dict[str, Any], reason: str
 ) -> None:
-    launches.start(instance, host, SCHEMA, {})
+    start(instance, host)
     supervisor.identity = dataclasses.replace(supervisor.identity, **state)
     (found,) = launches.compare(instance, host, SCHEMA).reasons
     assert found.startswith(reason)
 
 
 def test_a_process_of_an_older_launch_is_a_reason(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    launch = launches.start(instance, host, SCHEMA, {})
+    launch = start(instance, host)
     supervisor.running = "20200101T000000Z-000000"
     reasons = launches.compare(instance, host, SCHEMA).reasons
     assert reasons == (f"launch 20200101T000000Z-000000 runs, the unit carries {launch}",)
@@ -304,13 +360,14 @@ STEPS = [
     "folder",
     "secrets.yaml",
     "secrets.env",
+    "watch.py",
     "unit",
     "launch.json",
     "unit file",
     "daemon-reload",
     "enable",
     "reset-failed",
-    "restart",
+    "start",
 ]
 
 
@@ -325,11 +382,7 @@ def test_a_crash_between_two_steps_is_repaired_by_the_next_run(
     first: bool,
 ) -> None:
     instance = dataclasses.replace(instance, secrets={"api_key": SECRET, "HF_TOKEN": SECRET})
-    old = (
-        None
-        if first
-        else launches.start(dataclasses.replace(instance, secrets={"api_key": "sk-old"}), host, SCHEMA, {})
-    )
+    old = None if first else start(dataclasses.replace(instance, secrets={"api_key": "sk-old"}), host)
     really_write = launches.write_whole
 
     def write(path: Path, text: str, *facts: Any) -> None:
@@ -347,19 +400,19 @@ def test_a_crash_between_two_steps_is_repaired_by_the_next_run(
             patched.setattr(launches.os, "chown", make_folder)
         supervisor.dies_before = step
         with pytest.raises(SystemExit):
-            launches.start(instance, host, SCHEMA, {})
+            start(instance, host)
     supervisor.dies_before = ""
     # the service that was there runs on
     assert supervisor.running == old
     assert launches.compare(instance, host, SCHEMA).reasons
-    launch = launches.start(instance, host, SCHEMA, {})
+    launch = start(instance, host)
     assert supervisor.running == launch
     assert launches.compare(instance, host, SCHEMA).reasons == ()
 
 
 def test_secrets_are_in_their_file_only(supervisor: Supervisor, host: Host, instance: Instance, tmp_path: Path) -> None:
     secrets = {"api_key": SECRET, "HF_TOKEN": f'"{SECRET}\\$`'}
-    launch = launches.start(dataclasses.replace(instance, secrets=secrets), host, SCHEMA, {})
+    launch = start(dataclasses.replace(instance, secrets=secrets), host)
     holders = {path for path in tmp_path.rglob("*") if path.is_file() and SECRET in path.read_text()}
     folder = launch_folder(host, launch)
     assert holders == {folder / "secrets.yaml", folder / "secrets.env"}
@@ -399,7 +452,7 @@ def test_who_may_read_what(
     owner = owners(monkeypatch)
     os.umask(umask)
     instance = dataclasses.replace(instance, secrets={"api_key": SECRET, "HF_TOKEN": SECRET})
-    launch = launches.start(instance, host, SCHEMA, {})
+    launch = start(instance, host)
     folder = launch_folder(host, launch)
     user = pwd.getpwnam(host.user)
     assert {path.name: oct(mode(path)) for path in folder.iterdir()} == {
@@ -407,6 +460,7 @@ def test_who_may_read_what(
         "secrets.env": "0o600",
         "secrets.yaml": "0o600",
         "unit": "0o640",
+        "watch.py": "0o644",  # the service user runs it
     }
     home = host.state / "a/home"
     assert [oct(mode(path)) for path in (home.parent, home, folder.parent, folder)] == ["0o750"] * 4
@@ -414,7 +468,7 @@ def test_who_may_read_what(
     assert owner(home) == owner(folder / "secrets.yaml") == (user.pw_uid, user.pw_gid)
     assert [owner(path) for path in (home.parent, folder.parent, folder)] == [(0, user.pw_gid)] * 3
     assert owner(folder / "secrets.env")[0] == 0
-    assert [owner(folder / name) for name in ("launch.json", "unit")] == [(0, 0)] * 2
+    assert [owner(folder / name) for name in ("launch.json", "unit", "watch.py")] == [(0, 0)] * 3
     assert mode(host.state) == 0o755
     assert mode(systemd.UNIT_FOLDER / "sglang-a.service") == 0o644
 
@@ -425,7 +479,7 @@ def test_the_server_gets_to_its_home_in_a_folder_that_was_there(
 ) -> None:
     host.state.mkdir()
     host.state.chmod(before)
-    launches.start(instance, host, SCHEMA, {})
+    start(instance, host)
     assert oct(mode(host.state)) == oct(after)
 
 
@@ -439,7 +493,7 @@ def test_a_folder_that_was_there_is_taken_back_from_the_server(
     for path in (folder.parent, folder):
         path.chmod(0o777)
         os.chown(path, user.pw_uid, user.pw_gid)
-    launches.start(instance, host, SCHEMA, {})
+    start(instance, host)
     assert [(owner(path)[0], oct(mode(path))) for path in (folder.parent, folder)] == [(0, "0o750")] * 2
 
 
@@ -453,7 +507,7 @@ def test_a_link_of_the_server_leads_root_nowhere(supervisor: Supervisor, instanc
         outside.mkdir(mode=0o700)
         (outside / "file").write_text("root's")
         (outside / "file").chmod(0o600)
-        launches.start(instance, host, SCHEMA, {})
+        start(instance, host)
         before = (facts_of(outside), facts_of(outside / "file"))
         home = host.state / "a/home"
         planted = [home / name for name in ("launches", "launch.json", "secrets.yaml", ".cache", "home", "unit")]
@@ -467,7 +521,7 @@ def test_a_link_of_the_server_leads_root_nowhere(supervisor: Supervisor, instanc
             user=user.pw_uid, group=user.pw_gid, extra_groups=[], check=False,
         )  # fmt: skip
         assert done.stdout.split() == list(map(str, planted))
-        launch = launches.start(dataclasses.replace(instance, gpus=()), host, SCHEMA, {})
+        launch = start(dataclasses.replace(instance, gpus=()), host)
         assert (facts_of(outside), facts_of(outside / "file")) == before
         assert [path.name for path in outside.iterdir()] == ["file"]
         assert launches.record_of(host.state, "a")["launch"] == launch
@@ -479,9 +533,11 @@ def facts_of(path: Path) -> tuple[int, ...]:
 
 
 def test_the_record_of_a_launch(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    launch = launches.start(instance, host, SCHEMA, {})
+    launch = start(instance, host, {"resolved": {"x": 1}})
     record = launches.record_of(host.state, "a")
+    assert record.pop("resolved") == {"x": 1}
     assert record.pop("started") > 1.7e9
+    assert record.pop("argv")[-2:] == ["--weight-version", launch]
     assert record == {
         "launch": launch,
         "instance": "a",
@@ -492,6 +548,8 @@ def test_the_record_of_a_launch(supervisor: Supervisor, host: Host, instance: In
         "args": {"tp_size": 2, "context_length": "32k"},
         "user": host.user,
         "secrets": ["api_key"],
+        "keep": 5,
+        "number": 1,
     }
     assert (launch_folder(host, launch) / "unit").read_text() == unit_of()
 
@@ -499,30 +557,10 @@ def test_the_record_of_a_launch(supervisor: Supervisor, host: Host, instance: In
 def test_an_instance_without_unit_or_record_is_refused(supervisor: Supervisor, host: Host, instance: Instance) -> None:
     with pytest.raises(Refused, match="there is no unit of an instance 'a' on this host: deploy it first"):
         launches.record_of(host.state, "a")
-    launch = launches.start(instance, host, SCHEMA, {})
+    launch = start(instance, host)
     (launch_folder(host, launch) / "launch.json").write_text('{"launch": ')
     with pytest.raises(Refused, match=r"launch\.json is damaged or gone: deploy the instance again"):
         launches.record_of(host.state, "a")
-
-
-def test_the_newest_launches_are_kept(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    folder = launch_folder(host, "x").parent
-    folder.mkdir(parents=True)
-    old = [f"2020010{day}T000000Z-00000{day}" for day in range(1, 9)]
-    for name in old:
-        (folder / name).mkdir()
-        (folder / name / "secrets.yaml").write_text("x")
-    launch = launches.start(instance, host, SCHEMA, {})
-    assert sorted(path.name for path in folder.iterdir()) == [*old[-4:], launch]
-
-
-def test_a_launch_is_kept_though_the_clock_was_set_back(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    folder = launch_folder(host, "x").parent
-    for day in range(1, 9):
-        (folder / f"2090010{day}T000000Z-00000{day}").mkdir(parents=True)
-    launch = launches.start(instance, host, SCHEMA, {})
-    assert (folder / launch / "launch.json").exists()
-    assert len(list(folder.iterdir())) == 5
 
 
 def test_a_user_that_can_not_be_made_is_named(
@@ -536,7 +574,7 @@ def test_a_user_that_can_not_be_made_is_named(
     failed = subprocess.CompletedProcess([], 10, "", "useradd: warning\nuseradd: group nobody-such exists\n")
     monkeypatch.setattr(launches, "run", lambda argv: failed)
     with pytest.raises(Refused) as caught:
-        launches.start(instance, dataclasses.replace(host, user="nobody-such"), SCHEMA, {})
+        start(instance, dataclasses.replace(host, user="nobody-such"))
     assert str(caught.value) == (
         "can not make the user 'nobody-such': useradd: warning | useradd: group nobody-such exists"
     )
@@ -556,13 +594,13 @@ def test_a_user_that_is_not_there_is_made(
 
     monkeypatch.setattr(launches, "run", run)
     monkeypatch.setattr(launches.pwd, "getpwnam", lambda name: users[name])
-    launches.start(instance, dataclasses.replace(host, user="sglang"), SCHEMA, {})
+    start(instance, dataclasses.replace(host, user="sglang"))
     assert [argv[0] for argv in ran] == ["/usr/sbin/useradd"]
     assert ran[0][-1] == "sglang"
     assert {"--system", "--user-group", "--no-create-home"} <= set(ran[0])
     assert ran[0][ran[0].index("--shell") + 1] == "/usr/sbin/nologin"
     assert "User=sglang\n" in unit_of()
-    launches.start(instance, dataclasses.replace(host, user="sglang"), SCHEMA, {})
+    start(instance, dataclasses.replace(host, user="sglang"))
     assert len(ran) == 1
 
 
@@ -593,7 +631,7 @@ def test_what_can_not_be_known_before_the_release_is_said(
 
 
 def test_a_launch_without_its_record_is_a_reason(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    launch = launches.start(instance, host, SCHEMA, {})
+    launch = start(instance, host)
     (launch_folder(host, launch) / "launch.json").unlink()
     assert launches.compare(instance, host, SCHEMA).reasons == ("the launch has no record",)
 
@@ -602,10 +640,10 @@ def test_a_launch_without_its_record_is_a_reason(supervisor: Supervisor, host: H
 def test_a_launch_with_a_damaged_record_is_a_reason(
     supervisor: Supervisor, host: Host, instance: Instance, content: str
 ) -> None:
-    launch = launches.start(instance, host, SCHEMA, {})
+    launch = start(instance, host)
     (launch_folder(host, launch) / "launch.json").write_text(content)
     assert launches.compare(instance, host, SCHEMA).reasons == ("the launch has no record",)
-    launches.start(instance, host, SCHEMA, {})
+    start(instance, host)
     assert launches.compare(instance, host, SCHEMA).reasons == ()
 
 
@@ -620,7 +658,7 @@ def test_a_diff_before_the_release_has_no_arguments_on_either_side(
 ) -> None:
     args = {"tp_size": 2, "chat_template": "- a 'b'", "json_model_override_args": {"a": "b c"}, "enable_metrics": True}
     instance = dataclasses.replace(instance, args=args, secrets=secrets)
-    launches.start(instance, host, SCHEMA, {})
+    start(instance, host)
     assert '"--chat-template=- a' in unit_of()
     new = dataclasses.replace(host, release=host.release.with_name("0.5.24-00000000"))
     compared = launches.compare(instance, new, None)
@@ -648,10 +686,10 @@ def test_one_argument_more_or_less_is_one_line_of_a_diff(
     supervisor: Supervisor, host: Host, instance: Instance, more: dict[str, Any]
 ) -> None:
     longer = dataclasses.replace(instance, args={**instance.args, **more})
-    launches.start(instance, host, SCHEMA, {})
+    start(instance, host)
     (line,) = changed_lines(launches.compare(longer, host, SCHEMA))
     assert line.startswith("+     --")
-    launches.start(longer, host, SCHEMA, {})
+    start(longer, host)
     assert changed_lines(launches.compare(instance, host, SCHEMA)) == ["-" + line[1:]]
 
 
@@ -672,7 +710,7 @@ def test_a_full_disk_is_named(
 
     monkeypatch.setattr(Path, "mkdir", full)
     with pytest.raises(Refused, match=rf"can not write {host.state}: No space left on device; .* GiB free"):
-        launches.start(instance, host, SCHEMA, {})
+        start(instance, host)
     assert systemd.read_unit("a") == ""
 
 
@@ -717,7 +755,7 @@ def test_devices_may_be_named_as_a_variable_alone(supervisor: Supervisor, host: 
     devices = {"CUDA_VISIBLE_DEVICES": "GPU-1"}
     changed = dataclasses.replace(instance, gpus=(), env=devices)
     launches.check(changed, host, SCHEMA)
-    launches.start(changed, host, SCHEMA, {})
+    start(changed, host)
     assert 'Environment="CUDA_VISIBLE_DEVICES=GPU-1"\n' in unit_of()
 
 
@@ -734,10 +772,10 @@ def test_a_port_of_a_stranger_is_refused(supervisor: Supervisor, host: Host, ins
         with pytest.raises(Refused) as caught:
             launches.check(instance, host, SCHEMA)
         text = str(caught.value)
-        assert text.startswith(f"instance 'a': port {instance.port} is held by process {os.getpid()} (")
+        assert text.startswith(f"instance 'a': port {instance.port} is held by process {os.getpid()} of user ")
         assert text.endswith("end it or choose another port")
         # a unit of ours does not make the stranger ours
-        launches.start(instance, host, SCHEMA, {})
+        start(instance, host)
         with pytest.raises(Refused, match=f"port {instance.port} is held by process {os.getpid()}"):
             launches.check(instance, host, SCHEMA)
 
@@ -757,7 +795,7 @@ def test_every_port_that_an_operator_gives_is_looked_at(
 def test_a_port_of_another_instance_is_refused_with_its_name(
     supervisor: Supervisor, host: Host, instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launches.start(dataclasses.replace(instance, name="b-1"), host, SCHEMA, {})
+    start(dataclasses.replace(instance, name="b-1"), host)
     holder = sockets.Listener(4712, "python", "root", None, ("/lxc/130/system.slice/sglang-b-1.service",), 130)
     monkeypatch.setattr(sockets, "listeners", lambda port: [holder] if port == instance.port else [])
     with pytest.raises(Refused) as caught:
@@ -773,7 +811,7 @@ def test_a_port_of_another_instance_is_refused_with_its_name(
 
 
 def test_a_port_of_the_instance_itself_is_no_problem(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    launches.start(instance, host, SCHEMA, {})
+    start(instance, host)
     own = Path("/proc/self/cgroup").read_text().splitlines()[0].split(":", 2)[2]
     supervisor.identity = dataclasses.replace(supervisor.identity, cgroup=own)
     with socket.socket() as ours:
@@ -782,96 +820,163 @@ def test_a_port_of_the_instance_itself_is_no_problem(supervisor: Supervisor, hos
         launches.check(instance, host, SCHEMA)
 
 
-def proved(host: Host, launch: str) -> str:
+def proved(host: Host, launch: str, **told: Any) -> str:
     (host.release / "venv/bin").mkdir(parents=True, exist_ok=True)
     (host.release / "venv/bin/python").touch()
-    launches.keep_verdict(host.state, "a", launch, {"tokens": 8})
+    launches.keep_verdict(host.state, "a", launch, {"tokens": 8, **told})
     return launch
 
 
-@pytest.fixture
-def ordered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Launches of one second follow each other by their ids too."""
-    numbers = iter(range(100))
+@pytest.fixture(params=[1, -1], ids=["", "the clock is set back"])
+def ordered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches of one second whose ids rise, or fall as after a change of the clock."""
+    numbers = itertools.count(500, request.param)
     monkeypatch.setattr(launches, "_new_id", lambda: f"20260101T000000Z-{next(numbers):06}")
 
 
 def test_a_failed_launch_returns_to_the_newest_that_was_proved(
     supervisor: Supervisor, ordered: None, host: Host, instance: Instance
 ) -> None:
-    first = proved(host, launches.start(instance, host, SCHEMA, {}))
-    good = proved(host, launches.start(dataclasses.replace(instance, port=30001), host, SCHEMA, {"resolved": {"x": 1}}))
-    bad = launches.start(dataclasses.replace(instance, port=30002), host, SCHEMA, {})
+    first = proved(host, start(instance, host))
+    good = proved(host, start(dataclasses.replace(instance, port=30001), host, {"resolved": {"x": 1}}))
+    bad = start(dataclasses.replace(instance, port=30002), host)
     assert launches.is_good(host.state, "a", good) and not launches.is_good(host.state, "a", bad)
     assert launches.last_good(host.state, "a", bad) == good
-    again = launches.start_again(host.state, "a", good)
+    again = start_again(host, good)
     unit = systemd.read_unit("a")
-    assert systemd.launch_of(unit) == again
+    assert systemd.launch_of(unit) == again == supervisor.running
     old = (host.launch_folder("a", good) / "unit").read_text()
     assert unit == old.replace(good, again) and good not in unit
     folder, before = host.launch_folder("a", again), host.launch_folder("a", good)
-    for path in (before, *(before / name for name in instance.secret_files)):
+    assert {path.name for path in before.iterdir()} - {path.name for path in folder.iterdir()} == {"verdict.json"}
+    for path in (before, *(before / name for name in (*instance.secret_files, "watch.py"))):
         copy = folder / path.name if path != before else folder
         assert (copy.stat().st_mode, copy.stat().st_uid) == (path.stat().st_mode, path.stat().st_uid)
         assert path == before or copy.read_bytes() == path.read_bytes()
-    record = launches.record_of(host.state, "a")
+    record, was = launches.record_of(host.state, "a"), json.loads((before / "launch.json").read_text())
+    assert record["argv"] == [word.replace(good, again) for word in was["argv"]] != was["argv"]
+    changed = {name for name in record if record[name] != was.get(name)}
     assert (record["launch"], record["again"]) == (again, good)
+    assert changed == {"launch", "again", "number", "started", "argv"}
     assert not launches.is_good(host.state, "a", again)  # it is to be proved itself
     # and the next return goes further back, not forth to what was left
     proved(host, again)
     assert launches.last_good(host.state, "a", again) == first
     assert launches.last_good(host.state, "a", first) is None
     # what was returned to is where a later failure returns to
-    assert launches.last_good(host.state, "a", launches.start(instance, host, SCHEMA, {})) == again
+    assert launches.last_good(host.state, "a", start(instance, host)) == again
+    # a return to a return is one to what that was
+    assert start_again(host, again) and launches.record_of(host.state, "a")["again"] == good
 
 
 @pytest.mark.parametrize("mask", [0o077, 0o000])
 def test_a_return_does_not_depend_on_the_umask(
-    supervisor: Supervisor, ordered: None, host: Host, instance: Instance, mask: int
+    supervisor: Supervisor, host: Host, instance: Instance, mask: int
 ) -> None:
-    launch = proved(host, launches.start(instance, host, SCHEMA, {}))
+    launch = proved(host, start(instance, host))
     os.umask(mask)
-    folder = host.launch_folder("a", launches.start_again(host.state, "a", launch))
+    folder = host.launch_folder("a", start_again(host, launch))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o750
 
 
 def test_a_return_to_another_user_gives_the_folders_back(
-    supervisor: Supervisor, ordered: None, host: Host, instance: Instance
+    supervisor: Supervisor, host: Host, instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch = proved(host, launches.start(instance, host, SCHEMA, {}))
-    launches.start(instance, dataclasses.replace(host, user="daemon"), SCHEMA, {})
-    launches.start_again(host.state, "a", launch)
+    owner = owners(monkeypatch)
+    launch = proved(host, start(instance, host))
+    start(instance, dataclasses.replace(host, user="daemon"))
+    start_again(host, launch)
     user = pwd.getpwnam(host.user)
-    assert host.home("a").stat().st_uid == user.pw_uid
-    assert {path.stat().st_gid for path in (host.home("a"), host.state / "a")} == {user.pw_gid}
+    assert owner(host.home("a")) == (user.pw_uid, user.pw_gid)
+    assert owner(host.state / "a") == (0, user.pw_gid)
 
 
-def test_what_can_not_be_started_again_is_no_way_back(
-    supervisor: Supervisor, ordered: None, host: Host, instance: Instance
-) -> None:
-    launch = proved(host, launches.start(instance, host, SCHEMA, {}))
+def test_what_can_not_be_started_again_is_no_way_back(supervisor: Supervisor, host: Host, instance: Instance) -> None:
+    launch = proved(host, start(instance, host))
     assert launches.last_good(host.state, "a", launch) is None  # it is the present one
-    (host.release / "venv/bin/python").unlink()
-    assert launches.last_good(host.state, "a", None) is None
-    with pytest.raises(Refused, match=r"the release .* is gone"):
-        launches.start_again(host.state, "a", launch)
+    parts = {
+        Path(instance.model, "config.json"): f"the model {instance.model} of launch {launch} is gone: mount",
+        host.release / "venv/bin/python": f"the release {host.release} of launch {launch} is gone: install",
+        launch_folder(host, launch) / "unit": f"launch {launch} of instance 'a' is not kept in",
+    }
+    for part, why in parts.items():
+        assert launches.last_good(host.state, "a", None) == launch
+        content = part.read_text()
+        part.unlink()
+        assert launches.last_good(host.state, "a", None) is None
+        with pytest.raises(Refused, match=why):
+            start_again(host, launch)
+        part.write_text(content)
     with pytest.raises(Refused, match="launch L of instance 'a' is not kept"):
-        launches.start_again(host.state, "a", "L")
+        start_again(host, "L")
+    assert launches.record_of(host.state, "a")["launch"] == launch == supervisor.running
 
 
-def test_the_last_good_launch_is_not_pruned(
+@pytest.mark.parametrize("ending", ["verdict", "failure"])
+@pytest.mark.parametrize(
+    ("keep", "left"),
+    [(0, [1, 5]), (1, [1, 5]), (2, [1, 4, 5]), (4, [1, 2, 3, 4, 5]), (6, [*range(6)]), (99, [*range(6)])],
+)
+def test_the_newest_launches_are_kept_and_the_last_good_one(
+    supervisor: Supervisor, ordered: None, host: Host, instance: Instance, keep: int, left: list[int], ending: str
+) -> None:
+    host = dataclasses.replace(host, keep=keep)
+    many = dataclasses.replace(host, keep=99)
+    made = [proved(many, start(instance, many)) for _ in range(2)] + [start(instance, host) for _ in range(4)]
+    if ending == "verdict":
+        proved(host, made[-1])
+    else:
+        launches.keep_failure(host.state, "a", made[-1], "", ())
+    remaining = {path.name for path in (host.state / "a/launches").iterdir()}
+    assert {made.index(name) for name in remaining} == set(left)
+
+
+def test_the_launch_that_is_returned_to_is_kept(
     supervisor: Supervisor, ordered: None, host: Host, instance: Instance
 ) -> None:
-    older = proved(host, launches.start(instance, host, SCHEMA, {}))
-    good = proved(host, launches.start(instance, host, SCHEMA, {}))
-    later = [launches.start(instance, host, SCHEMA, {}) for _ in range(8)]
-    kept = {path.name for path in (host.state / "a/launches").iterdir()}
-    assert {good, later[-1]} <= kept and older not in kept
-    assert len(kept) == launches.KEPT_LAUNCHES + 1
+    host = dataclasses.replace(host, keep=1)
+    older, newer, failed = start(instance, host), start(instance, host), start(instance, host)
+    for launch in (older, newer):
+        (launch_folder(host, launch) / "verdict.json").write_text("{}")
+    launches.keep_failure(host.state, "a", failed, "", (), older)
+    assert {one["launch"] for one in launches.kept(host.state, "a")} == {older, failed}
+
+
+def test_a_launch_without_its_record_is_the_first_to_go(supervisor: Supervisor, host: Host, instance: Instance) -> None:
+    damaged, launch = (start(instance, dataclasses.replace(host, keep=1)) for _ in range(2))
+    (launch_folder(host, damaged) / "launch.json").write_text("{")
+    assert launches.record_of(host.state, "a")["number"] == 2
+    proved(host, launch)
+    assert [one["launch"] for one in launches.kept(host.state, "a")] == [launch]
+
+
+def test_what_became_of_the_kept_launches(
+    supervisor: Supervisor, ordered: None, host: Host, instance: Instance
+) -> None:
+    assert launches.kept(host.state, "a") == launches.earlier_verdicts(host.state, "a") == []
+    first, damaged, failed, begun = (start(instance, host) for _ in range(4))
+    later = start(instance, host)
+    launches.keep_failure(host.state, "a", failed, "why\n  evidence", ["one", "zwölf"])
+    launches.keep_failure(host.state, "a", later, "not yet", [])
+    for number, launch in enumerate((later, first, damaged)):
+        proved(host, launch, number=number)
+    (launch_folder(host, damaged) / "verdict.json").write_text("{")
+    found = {one["launch"]: (one["proved"], one["failed"]) for one in launches.kept(host.state, "a")}
+    assert list(found) == [first, damaged, failed, begun, later]
+    proved_ones, failed_ones = ({name for name in found if found[name][place]} for place in (0, 1))
+    assert (proved_ones, failed_ones) == ({first, damaged, later}, {failed})
+    assert [verdict["number"] for verdict in launches.earlier_verdicts(host.state, "a")] == [1, 0]
+    folder = launch_folder(host, failed)
+    assert json.loads((folder / "failure.json").read_text()) == {"report": "why\n  evidence"}
+    assert (folder / "failure.log").read_text() == "one\nzwölf\n"
+    assert {name: oct(mode(folder / name)) for name in ("failure.json", "failure.log")} == {
+        "failure.json": "0o640",
+        "failure.log": "0o600",  # SGLang logs all its arguments, keys included
+    }
 
 
 def test_the_first_verdict_is_kept(supervisor: Supervisor, host: Host, instance: Instance) -> None:
-    launch = proved(host, launches.start(instance, host, SCHEMA, {}))
+    launch = proved(host, start(instance, host))
     launches.keep_verdict(host.state, "a", launch, {"tokens": 9})
     path = host.launch_folder("a", launch) / "verdict.json"
     assert json.loads(path.read_text()) == {"tokens": 8}

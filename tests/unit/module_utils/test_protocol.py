@@ -121,7 +121,7 @@ class Machine:
     def do(self, *orders: Order) -> list[Outcome]:
         return protocol.carry_out(orders, self.host.state, WAIT, self.tell)
 
-    def tell(self, instance: str, phase: str, launch: str | None) -> None:
+    def tell(self, instance: str, phase: str, launch: str | None, problem: str = "") -> None:
         self.told.append((instance, phase, launch))
         self.step("tell")
 
@@ -280,6 +280,15 @@ def test_a_launch_that_serves_is_not_given_up_for_a_full_disk(machine: Machine) 
     assert machine.serves() and outcome.serving == machine.running["a"] != old
     assert machine.steps.count("stop a") == 1
     assert outcome.problem == "can not write verdict.json: No space left on device"
+
+
+def test_a_return_that_can_not_be_written_down_serves_all_the_same(machine: Machine) -> None:
+    old = machine.deploy()
+    machine.faults = {"keep_verdict": [Refused("can not write verdict.json")]}
+    (outcome,) = machine.do(machine.order("bad"))
+    assert machine.serves() and outcome.serving == machine.running["a"]
+    assert f"\nServing now: what launch {old} was, as launch {outcome.serving}, " in outcome.problem
+    assert outcome.problem.endswith("can not write verdict.json")
 
 
 def test_a_launch_needs_nobody_to_tell_of_it(machine: Machine) -> None:

@@ -304,6 +304,21 @@ def test_news_that_come_meanwhile_are_told_then(clock: Clock) -> None:
     assert 15 <= clock.passed <= 15 + 2 * runs.LOOK
 
 
+def test_a_failure_is_told_at_once_and_once(clock: Clock) -> None:
+    write("r", {"a": ("stopping", "L1")})
+
+    def fail() -> None:
+        content = json.loads((runs.RUNS / "r.json").read_text())
+        content["at"]["a"]["problem"] = "no memory"
+        (runs.RUNS / "r.json").write_text(json.dumps(content))
+
+    clock.then[1001] = fail
+    told = runs.follow("r", {"a": "stopping"}, 5, 30)
+    assert told["shown"] == {"a": "no memory"} and clock.passed < 2
+    assert runs.follow("r", told["steps"], 5, 30)["shown"] == {"a": "stopping launch L1"}
+    assert clock.passed > 30
+
+
 def test_outcomes_are_told_at_once(clock: Clock) -> None:
     write("r", {"a": ("stopping", "L1")})
     clock.then[1001] = lambda: write("r", {}, outcomes=[{"instance": "a"}])

@@ -1,25 +1,30 @@
 # Copyright (c) 2026, gpuops contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
+"""What the module hands over, and what it says of it; what is done is told by the tests of module_utils."""
+
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.sglang.plugins.module_utils import launch, release
-from ansible_collections.gpuops.sglang.plugins.module_utils import preflight as preflights
+from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, launch, runs, service
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import secret_problems
-from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
-from ansible_collections.gpuops.sglang.plugins.module_utils.preflight import Preflight
-from ansible_collections.gpuops.sglang.plugins.module_utils.preflight_judge import Judged
+from ansible_collections.gpuops.sglang.plugins.module_utils.gpu import GpuProcess
+from ansible_collections.gpuops.sglang.plugins.module_utils.health import Wait
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Held, Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Host, Prepared
+from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import Order
 from ansible_collections.gpuops.sglang.plugins.module_utils.schema_probe import describe
+from ansible_collections.gpuops.sglang.plugins.module_utils.service import Plan
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 from ansible_collections.gpuops.sglang.plugins.modules import sglang_service
-from conftest import parser_of, run_module
+from conftest import call_module, parser_of, run_module
 
 ENTRY = {"name": "a", "model": "/srv/m", "host": "127.0.0.1", "port": 30000, "gpus": [0], "args": {}}
 
@@ -53,130 +58,226 @@ def test_the_arguments_are_not_logged_on_the_host(internal: dict[str, Any]) -> N
     assert "/srv/m" not in logged  # nor anything else of them
 
 
-class Exit(Exception):
-    pass
+VERDICT = {"launch": "L0", "tokens": 8}
+UNIT = "/etc/systemd/system/sglang-b.service"
+DIFF = {"before": "b", "after": "a", "before_header": UNIT, "after_header": UNIT}
+STATE = Path("/var/lib/sglang")
+LOCK = (Path("/run/gpuops-sglang.lock"), "starts instances on this host", 180)
+
+
+@dataclass
+class Machine:
+    """A host with a made-up plan; `called` is what the module has done, in order."""
+
+    plan: Plan = field(
+        default_factory=lambda: Plan(
+            instances=[{"name": "a", "launch": "L0", "reasons": []}, {"name": "b", "launch": "L0", "reasons": ["x"]}],
+            orders=[Order("a"), Order("b", (0,), lambda: Prepared("b", "L1", ""))],
+            verdicts=[VERDICT],
+            problems=["'c' serves otherwise"],
+            diff=[DIFF],
+        )
+    )
+    called: list[tuple[Any, ...]] = field(default_factory=list)
+    raises: Exception | None = None
+    held: bool = False
+    is_systemd: bool = True
+    installed: list[str] = field(default_factory=list)
+
+    def made(self, name: str, result: Any, locked: bool = True) -> Any:
+        """Return what notes a call; all that changes something is under the lock."""
+
+        def call(*how: Any, **more: Any) -> Any:
+            assert self.held == locked, name
+            self.called.append((name, *how, *more.values()))
+            if self.raises:
+                raise self.raises
+            return result
+
+        return call
+
+    @contextlib.contextmanager
+    def only_one(self, *how: Any) -> Iterator[None]:
+        assert how == LOCK
+        self.held = True
+        yield
+        self.held = False
+
+    def ask(self, **asked: Any) -> dict[str, Any]:
+        asked = {"instances": [ENTRY, {**ENTRY, "name": "b", "port": 30001}], "release": "/opt/r", **asked}
+        return call_module(sglang_service, {name: value for name, value in asked.items() if value is not None})
+
+
+STOPPED = [{"name": "a", "launch": "L0", "reasons": []}, {"name": "b", "launch": "L0", "reasons": ["x"]}]
+GATHERED = [{"name": "a", "launch": None, "service": "not installed"}]
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A host on which launches are made up; `compared` says how the instances differ."""
-    facts: dict[str, Any] = {"compared": {}, "started": [], "schema": {}, "warned": [], "installed": [], "held": False,
-                             "asked": [], "problems": []}  # fmt: skip
-
-    class Module:
-        def __init__(self, **_: Any) -> None:
-            self.params, self.check_mode = facts["params"], facts.get("check_mode", False)
-            self.warn = facts["warned"].append
-
-        def exit_json(self, **result: Any) -> None:
-            facts["result"] = result
-
-        def fail_json(self, msg: str, started: list[str]) -> None:
-            facts["told"] = started
-            raise Exit(msg)
-
-    def compare(instance: launch.Instance, *_: Any) -> launch.Comparison:
-        assert facts["held"]
-        reasons = facts["compared"][instance.name]
-        return launch.Comparison(tuple(reasons), "L0", "before", "after" if reasons else "before")
-
-    def preflight(instance: launch.Instance, _host: Any, _schema: Any, accepted: Any, keep: bool) -> Preflight:
-        assert facts["held"] and accepted == {"page_size": "measured"}
-        facts["asked"].append((instance.name, keep))
-        accepted_row = Judged("page_size", 1, 64, "accepted", instead="measured")
-        return Preflight(instance.name, "0.5.23", False, (accepted_row,), tuple(facts["problems"]), ("W",), {"a": 1})
-
-    def start(instance: launch.Instance, _host: Any, _schema: Any, told: Any) -> str:
-        assert facts["held"]
-        facts["started"].append(instance.name)
-        if instance.name == facts.get("fails"):
-            raise Refused("it does not start")
-        assert told == {
-            "accepted": {"page_size": 64},
-            "accept_changes": {"page_size": "measured"},
-            "resolved": {"a": 1},
-            "warnings": ["W"],
-        }
-        return "L1"
-
-    @contextlib.contextmanager
-    def only_one(*how: Any) -> Iterator[None]:
-        assert how == (Path("/run/gpuops-sglang.lock"), "starts instances on this host", 180)
-        facts["held"] = True
-        yield
-        facts["held"] = False
-
-    monkeypatch.setattr(sglang_service, "SecretiveModule", Module)
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine()
     monkeypatch.setattr(sglang_service, "require_root", lambda: None)
-    monkeypatch.setattr(sglang_service, "only_one", only_one)
-    monkeypatch.setattr(systemd, "is_here", lambda: True)
-    monkeypatch.setattr(systemd, "installed_instances", lambda: facts["installed"])
-    monkeypatch.setattr(release, "schema", lambda path: facts["schema"])
-    monkeypatch.setattr(launch, "check", lambda *_: None)
-    monkeypatch.setattr(launch, "compare", compare)
-    monkeypatch.setattr(launch, "start", start)
-    monkeypatch.setattr(preflights, "preflight", preflight)
-    entries = [{**ENTRY, "env": {}, "secrets": {}}, {**ENTRY, "name": "b", "port": 30001, "env": {}, "secrets": {}}]
-    facts["params"] = {"release": "/opt/r", "user": "sglang", "state_dir": "/var/lib/sglang", "instances": entries,
-                       "accept_changes": {"page_size": "measured"}}  # fmt: skip
-    return facts
+    monkeypatch.setattr(sglang_service, "only_one", made.only_one)
+    monkeypatch.setattr(systemd, "is_here", lambda: made.is_systemd)
+    monkeypatch.setattr(systemd, "installed_instances", lambda: made.installed)
+    monkeypatch.setattr(gpu, "device", lambda: None)
+    monkeypatch.setattr(gpu, "processes", lambda: [GpuProcess(99, 9000, 1, None)])
+    monkeypatch.setattr(service, "started", made.made("started", made.plan))
+    monkeypatch.setattr(service, "rolled_back", made.made("rolled_back", made.plan))
+    monkeypatch.setattr(service, "stopped", made.made("stopped", STOPPED))
+    monkeypatch.setattr(service, "gathered", made.made("gathered", GATHERED, locked=False))
+    monkeypatch.setattr(runs, "begin", made.made("begin", "r1"))
+    monkeypatch.setattr(runs, "follow", made.made("follow", {"outcomes": [], "shown": {}, "steps": {}}, locked=False))
+    return made
 
 
+@pytest.mark.parametrize("state", ["started", "restarted"])
 @pytest.mark.parametrize("check_mode", [False, True])
-def test_what_differs_is_started_and_told(host: dict[str, Any], check_mode: bool) -> None:
-    host |= {"compared": {"a": [], "b": ["secrets differ"]}, "check_mode": check_mode, "installed": ["a", "b", "old"]}
-    sglang_service.main()
-    assert host["asked"] == [("b", not check_mode)]
-    assert host["started"] == ([] if check_mode else ["b"])
-    unit = "/etc/systemd/system/sglang-b.service"
-    assert host["result"] == {
+def test_what_differs_is_handed_over(machine: Machine, state: str, check_mode: bool) -> None:
+    machine.installed = ["a", "b", "old"]
+    more = {"accept_changes": {"page_size": "measured"}, "share_gpus": True, "drain_timeout": 5, "keep_launches": 2}
+    result = machine.ask(state=state, stall_timeout=90, user="u", _ansible_check_mode=check_mode, **more)
+    (name, instances, how), *begun = machine.called
+    assert (name, [(one.name, one.port) for one in instances]) == ("started", [("a", 30000), ("b", 30001)])
+    host = Host(Path("/opt/r"), "u", STATE, 5, 2)
+    assert how == service.Asked(host, more["accept_changes"], True, state == "restarted", not check_mode)
+    assert begun == ([] if check_mode else [("begin", machine.plan.orders, STATE, Wait(None, 90))])
+    expected = {
         "changed": True,
-        "instances": [
-            {"name": "a", "launch": "L0", "reasons": []},
-            {"name": "b", "launch": "L0" if check_mode else "L1", "reasons": ["secrets differ"]},
-        ],
-        "started": [] if check_mode else ["b"],
+        "instances": machine.plan.instances,
+        "verdicts": [VERDICT],
+        "problems": ["'c' serves otherwise"],  # the others are deployed nevertheless
+        "started": [] if check_mode else ["b"],  # 'a' is there already and only followed
         "unlisted": ["old"],
-        "diff": [{"before": "before", "after": "after", "before_header": unit, "after_header": unit}],
+        "diff": [DIFF],
+        "run": None if check_mode else "r1",
     }
-    assert len(host["warned"]) == 1
-    # what is returned is what is documented
-    documented = set(yaml.safe_load(sglang_service.RETURN))
-    assert host["result"].keys() - {"changed", "diff"} == documented
+    assert {key: result[key] for key in expected} == expected
+    (warning,) = result["warnings"]
+    assert "instance 'old' is on this host but not in sglang_server_instances: it is left" in str(warning)
+
+
+def test_where_nothing_is_to_be_started_there_is_no_run(machine: Machine) -> None:
+    machine.plan.orders, machine.plan.instances, machine.plan.diff = [], machine.plan.instances[:1], []
+    result = machine.ask()
+    assert [name for name, *_ in machine.called] == ["started"]
+    assert (result["changed"], result["run"], result["started"], result["diff"]) == (False, None, [], [])
+    assert machine.called[0][2] == service.Asked(Host(Path("/opt/r"), "sglang", STATE, 60, 5), {}, False, False, True)
 
 
 @pytest.mark.parametrize("check_mode", [False, True])
-def test_nothing_is_started_while_sglang_would_refuse_one(host: dict[str, Any], check_mode: bool) -> None:
-    host |= {"compared": {"a": ["not installed"], "b": ["not installed"]}, "problems": ["no"], "check_mode": check_mode}
-    with pytest.raises(Exit, match="no; no"):
-        sglang_service.main()
-    assert [name for name, _keep in host["asked"]] == ["a", "b"]
-    assert host["started"] == []
+def test_a_return_is_handed_over(machine: Machine, check_mode: bool) -> None:
+    machine.installed = ["a", "b", "old"]
+    asked = {"state": "rolled_back", "instances": None, "release": None, "_ansible_check_mode": check_mode}
+    result = machine.ask(**asked, names=["b"], launch="L7", stall_timeout=90)
+    begun = [] if check_mode else [("begin", machine.plan.orders, STATE, Wait(None, 90))]
+    assert machine.called == [("rolled_back", ["b"], STATE, "L7"), *begun]
+    assert (result["run"], result["unlisted"]) == (None if check_mode else "r1", [])
+    machine.called.clear()
+    machine.ask(state="rolled_back")
+    assert machine.called[0] == ("rolled_back", ["a", "b"], STATE, None)
+    for names in ([], ["a", "b"]):
+        result = machine.ask(**asked, names=names, launch="L7")
+        assert result["failed"] and result["msg"] == "'launch' is of one instance: name that one alone under 'names'"
 
 
-def test_what_was_started_is_told_when_one_fails(host: dict[str, Any]) -> None:
-    host |= {"compared": {"a": ["not installed"], "b": ["not installed"]}, "fails": "b"}
-    with pytest.raises(Exit, match="it does not start"):
-        sglang_service.main()
-    assert host["told"] == ["a", "b"]  # both were stopped before
-    host |= {"problems": ["no"], "told": None}
-    with pytest.raises(Exit, match="no"):
-        sglang_service.main()
-    assert host["told"] == []
+@pytest.mark.parametrize("check_mode", [False, True])
+@pytest.mark.parametrize("state", ["stopped", "absent"])
+@pytest.mark.parametrize("names", [None, ["b", "c"]])
+def test_what_is_to_be_stopped(machine: Machine, state: str, names: list[str] | None, check_mode: bool) -> None:
+    result = machine.ask(state=state, names=names, release=None, state_dir="/srv/s", _ansible_check_mode=check_mode)
+    asked = (names or ["a", "b"], Path("/srv/s"), not check_mode, state == "absent")
+    assert machine.called == [("stopped", *asked)]
+    assert (result["changed"], result["instances"]) == (True, STOPPED)
 
 
-def test_nothing_is_changed_where_nothing_differs(host: dict[str, Any]) -> None:
-    host["compared"] = {"a": [], "b": []}
-    sglang_service.main()
-    assert (host["result"]["changed"], host["result"]["diff"], host["started"]) == (False, [], [])
-    assert host["asked"] == []  # it would start the release's interpreter
+def test_what_is_stopped_already_is_no_change(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "stopped", machine.made("stopped", STOPPED[:1]))
+    assert not machine.ask(state="stopped")["changed"]
 
 
-def test_without_a_release_nothing_is_started(host: dict[str, Any]) -> None:
-    host |= {"compared": {"a": ["not installed"], "b": []}, "schema": None}
-    with pytest.raises(Exit, match="there is no release in /opt/r: install it with sglang_release first"):
-        sglang_service.main()
-    assert host["started"] == []
-    host["check_mode"] = True
-    sglang_service.main()
-    assert host["result"]["changed"]
+@pytest.mark.parametrize(
+    ("names", "instances", "about"), [(["c"], [ENTRY], ["c"]), (None, [ENTRY], ["a"]), (None, None, ["a", "old"])]
+)
+def test_what_is_there_is_asked_without_the_lock(machine: Machine, names: Any, instances: Any, about: Any) -> None:
+    machine.installed = ["a", "old"]
+    result = machine.ask(state="gathered", names=names, instances=instances, release=None)
+    assert machine.called == [("gathered", about, STATE)]
+    assert (result["changed"], result["instances"]) == (False, GATHERED)
+    (process,) = result["gpu_processes"]
+    assert process.endswith("9000 MiB of GPU 1")
+
+
+def test_a_run_is_followed_without_the_lock(machine: Machine) -> None:
+    follow = {"run": "r1", "seen": {"a": "loading"}, "least": 2, "most": 10}
+    result = machine.ask(state="gathered", follow=follow)
+    assert machine.called == [("follow", "r1", {"a": "loading"}, 2, 10)]
+    assert result["outcomes"] == [] and not result["changed"]
+
+
+@pytest.mark.parametrize("state", ["started", "restarted", "rolled_back", "stopped", "absent", "gathered"])
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (Refused("no"), {"started": []}),
+        (service.GpuHeld("no"), {"started": [], "gpu_held": True}),
+        (Held("no", "r7"), {"busy": "r7"}),
+    ],
+)
+def test_why_nothing_was_done(machine: Machine, state: str, raised: Exception, told: dict[str, Any]) -> None:
+    machine.raises = raised
+    result = machine.ask(state=state)
+    assert result["failed"] and result["msg"] == "no"
+    assert {key: result[key] for key in ("started", "gpu_held", "busy") if key in result} == told
+    assert len(machine.called) == 1  # and no run
+
+
+def test_a_lock_that_is_held_is_told_before_anything_is_looked_at(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def only_one(*_: Any) -> Iterator[None]:
+        raise Held("process 4711 still starts instances on this host", "r7")
+        yield
+
+    monkeypatch.setattr(sglang_service, "only_one", only_one)
+    result = machine.ask()
+    assert (result["busy"], machine.called) == ("r7", [])
+    assert result["msg"] == "process 4711 still starts instances on this host"
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"release": None}, "state is started but all of the following are missing: release"),
+        ({"release": None, "state": "restarted"}, "state is restarted but all of the following are missing: release"),
+        ({"instances": [{**ENTRY, "port": 1}]}, "instance 'a' has the port 1: use"),
+        ({"instances": [{**ENTRY, "port": 1}, {**ENTRY, "name": "B"}], "state": "restarted"}, "'B': use up to 40"),
+        ({"state": "running"}, "value of state must be one of: started, restarted, rolled_back, stopped, absent, gath"),
+    ],
+)
+def test_what_can_not_be_asked_for(machine: Machine, asked: dict[str, Any], why: str) -> None:
+    result = machine.ask(**asked)
+    assert result["failed"] and why in result["msg"]
+    assert machine.called == []
+
+
+def test_a_host_without_systemd_supervises_nothing(machine: Machine) -> None:
+    machine.is_systemd = False
+    for asked in ({}, {"state": "gathered", "instances": None}, {"state": "stopped", "names": ["a"]}):
+        assert "not systemd: it can not supervise an instance" in machine.ask(**asked)["msg"]
+    assert machine.called == []
+    assert "failed" not in machine.ask(instances=[])
+
+
+def test_what_is_returned_is_what_is_documented(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the action plugin takes 'run' and 'problems', Ansible itself the rest
+    own = {"run", "problems", "changed", "diff", "invocation", "warnings"}
+    documented = yaml.safe_load(sglang_service.RETURN)
+    found = {key for state in ("started", "stopped", "gathered") for key in machine.ask(state=state)}
+    assert found - own == set(documented)
+    identity = systemd.Identity("active", "running", "success", 1, "i", "/c", True, 0, "", {})
+    monkeypatch.undo()
+    monkeypatch.setattr(systemd, "read_unit", lambda name: "# launch: L0\n")
+    monkeypatch.setattr(systemd, "identity", lambda name: identity)
+    (gathered,) = service.gathered(["a"], Path("/nowhere"))
+    assert {*gathered, *STOPPED[0]} == set(documented["instances"]["contains"])

@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,8 @@ def settings_of(unit: str) -> list[tuple[str, str]]:
     return found
 
 
-def argv_of(unit: str) -> list[str]:
-    (line,) = [value for key, value in settings_of(unit) if key == "ExecStart"]
+def argv_of(unit: str, setting: str = "ExecStart") -> list[str]:
+    (line,) = [value for key, value in settings_of(unit) if key == setting]
     return [expand_variables(expand_specifiers(word)) for word in read_words(line)]
 
 
@@ -101,8 +101,14 @@ def environment_of(unit: str) -> dict[str, str]:
     return {name: value for name, _, value in (assignment.partition("=") for assignment in assignments)}
 
 
-def unit(argv: list[str], environment: dict[str, str] | None = None, secret_env: str | None = None) -> str:
-    return systemd.unit_text("a", "L1", argv, environment or {}, secret_env, "sglang", "/var/lib/sglang/a/home")
+def unit(
+    argv: list[str],
+    environment: dict[str, str] | None = None,
+    secret_env: str | None = None,
+    watch: tuple[str, ...] = ("/bin/python", "/w.py"),
+) -> str:
+    home = "/var/lib/sglang/a/home"
+    return systemd.unit_text("a", "L1", argv, environment or {}, secret_env, "sglang", home, watch, 60)
 
 
 @given(words)
@@ -139,11 +145,13 @@ def test_a_variable_comes_back(name: str, value: str) -> None:
 
 @given(st.lists(words, max_size=6), st.dictionaries(st.from_regex(r"\A[A-Z][A-Z0-9_]*\Z"), words, max_size=3))
 @example(["\u00a0"], {"A": "\u00a0"})
+@example([], {"TQDM_BAR_FORMAT": "", "TQDM_MININTERVAL": "1"})  # what the operator says of it is what holds
 def test_a_unit_gives_back_what_it_was_made_of(arguments: list[str], environment: dict[str, str]) -> None:
     environment.pop("SGLANG_LAUNCH_ID", None)
-    made = unit(["/opt/sglang/bin/python", *arguments], environment)
+    made = unit(["/opt/sglang/bin/python", *arguments], environment, watch=("/bin/python", *arguments))
     assert argv_of(made) == ["/opt/sglang/bin/python", *arguments]
-    assert environment_of(made) == {"SGLANG_LAUNCH_ID": "L1", **environment}
+    assert argv_of(made, "ExecStartPost") == ["-/bin/python", *arguments]
+    assert environment_of(made) == {"SGLANG_LAUNCH_ID": "L1", **systemd.BARS, **environment}
     assert systemd.launch_of(made) == "L1"
 
 
@@ -188,9 +196,29 @@ def test_how_the_service_is_run() -> None:
         "ReadWritePaths": "/var/lib/sglang/a/home",
     }
     assert "Group" not in found  # the user's own, whatever its name
-    assert found["KillMode"] == "mixed"
-    assert found["RestartPreventExitStatus"] == "1 2"
-    assert found["WantedBy"] == "multi-user.target"
+    expected = {
+        "Type": "exec",  # a server that can not be run is told at once
+        "LogExtraFields": "GPUOPS_LAUNCH=L1",
+        "LogRateLimitIntervalSec": "0",
+        "ExecStartPost": "-/bin/python /w.py",  # '-': a watch that fails does not end the server
+        "NotifyAccess": "all",  # it is not the main process that tells of a hung server
+        "Restart": "on-failure",
+        "RestartPreventExitStatus": "1 2 3",
+        "KillMode": "mixed",
+        "TimeoutStopSec": str(60 + systemd.STOPS),
+        "WantedBy": "multi-user.target",
+    }
+    assert {key: found.get(key) for key in expected} == expected
+
+
+def test_each_step_of_a_bar_is_a_line_of_the_journal() -> None:
+    """tqdm itself, as the server's environment has it: the bars that SGLang gives a form of their own too."""
+    told = environment_of(unit(["/bin/python"]))
+    assert {name for name in told if name.startswith("TQDM_")} == set(systemd.BARS)
+    bar = told["TQDM_BAR_FORMAT"].format(l_bar="Capturing: 50%|", n_fmt=1, total_fmt=2)
+    own = f"\rLoading shards:  50% Completed | 1/2 [00:01<00:01,  1.0{told['TQDM_UNIT']}/s]"
+    for text in (f"\r{bar}", own):
+        assert "\n" in text.partition("1/2")[2]
 
 
 def test_secret_variables_are_in_a_file_that_the_unit_names() -> None:
@@ -351,26 +379,55 @@ def test_the_instance_of_a_control_group(folder: Path, cgroups: list[str], insta
     assert systemd.instance_in(cgroups) == instance
 
 
-def test_a_launch_is_started_from_its_unit(folder: Path, commands: dict[str, Any]) -> None:
-    systemd.start_launch("a", "text")
+def test_the_steps_of_a_service(folder: Path, commands: dict[str, Any]) -> None:
+    def ran() -> list[str]:
+        return [commands["ran"].pop(0) for _ in range(len(commands["ran"]))]
+
+    systemd.install("a", "text")
     assert (folder / "sglang-a.service").read_text() == "text"
-    assert commands["ran"] == [
+    # what runs goes on
+    assert ran() == ["systemctl daemon-reload", "systemctl enable --quiet sglang-a.service"]
+    systemd.start("a")
+    assert ran() == ["systemctl reset-failed sglang-a.service", "systemctl start sglang-a.service"]
+    systemd.stop("a")
+    assert ran() == ["systemctl stop sglang-a.service", "systemctl reset-failed sglang-a.service"]
+    systemd.disable("a")
+    assert ran() == ["systemctl disable --quiet sglang-a.service"]
+    systemd.remove("a")
+    assert list(folder.iterdir()) == []
+    assert ran() == [
+        "systemctl disable --quiet sglang-a.service",
         "systemctl daemon-reload",
-        "systemctl enable --quiet sglang-a.service",
         "systemctl reset-failed sglang-a.service",
-        "systemctl restart sglang-a.service",
     ]
 
 
-def test_a_refusal_of_systemd_is_passed_on(folder: Path, commands: dict[str, Any]) -> None:
-    commands["systemctl daemon-reload"] = (1, "", "Job failed.\nSee logs.\n")
-    with pytest.raises(Refused, match=r"systemctl daemon-reload failed: Job failed\. \| See logs\."):
-        systemd.start_launch("a", "text")
+@pytest.mark.parametrize(
+    ("verb", "do"),
+    [
+        ("daemon-reload", lambda: systemd.install("a", "text")),
+        ("enable", lambda: systemd.install("a", "text")),
+        ("disable", lambda: systemd.disable("a")),
+        ("stop", lambda: systemd.stop("a")),
+        ("show", lambda: systemd.identity("a")),
+    ],
+)
+def test_a_refusal_of_systemd_is_passed_on(
+    folder: Path, commands: dict[str, Any], verb: str, do: Callable[[], object]
+) -> None:
+    commands[f"systemctl {verb}"] = (1, "", "Job failed.\nSee logs.\n")
+    with pytest.raises(Refused, match=rf"^systemctl {verb}.* failed: Job failed\. \| See logs\.$"):
+        do()
 
 
-def ended(status: int, invocation: str = "0123456789abcdef0123456789abcdef", code: int = 1) -> str:
-    shown = SHOWN.replace("ExecMainStatus=0\nExecMainCode=0", f"ExecMainStatus={status}\nExecMainCode={code}")
-    return shown.replace("InvocationID=0123456789abcdef0123456789abcdef", f"InvocationID={invocation}")
+def ended(status: int) -> str:
+    return SHOWN.replace("ExecMainStatus=0\nExecMainCode=0", f"ExecMainStatus={status}\nExecMainCode=1")
+
+
+def entry(text: object, own: bool = False, **fields: str) -> str:
+    """A line of 'journalctl --output=json'; `own` is what systemd itself says of the service."""
+    told = {"__MONOTONIC_TIMESTAMP": "1500000", "MESSAGE": text, "_PID": "1" if own else "4711", **fields}
+    return json.dumps({name: value for name, value in told.items() if value is not None}) + "\n"
 
 
 @pytest.mark.parametrize(
@@ -380,41 +437,42 @@ def ended(status: int, invocation: str = "0123456789abcdef0123456789abcdef", cod
         (203, "the release's interpreter can not be run: its user must be able to pass every folder above it"),
         (217, "the user does not exist any more: deploy again"),
         (226, "this host allows no mount namespaces: in a Proxmox container run 'pct set VMID --features nesting=1'"),
-        (218, "systemd could not start it"),
     ],
 )
 def test_a_service_that_does_not_start_is_told_with_its_way(
     folder: Path, commands: dict[str, Any], status: int, why: str
 ) -> None:
-    commands["systemctl restart"] = (1, "", "Job failed.\nSee logs.\n")
+    commands["systemctl start"] = (1, "", "Job failed.\nSee logs.\n")
     commands["systemctl show"] = (0, ended(status), "")
-    log = "journalctl --output=cat --no-pager --lines=3 _SYSTEMD_INVOCATION_ID=0123456789abcdef0123456789abcdef"
-    commands[log] = (0, "one\ntwo\nFailed to set up mount namespacing\nFailed at step NAMESPACE\n", "")
+    said = ["one", "two", "Failed to set up mount namespacing", "Failed at step NAMESPACE"]
+    log = [entry(line, _SYSTEMD_INVOCATION_ID=RUN) for line in said]
+    commands["journalctl"] = (0, "".join([*log, entry("Failed to start sglang-a.service", own=True)]), "")
+    systemd.install("a", unit(["/bin/python"]))
     with pytest.raises(Refused) as caught:
-        systemd.start_launch("a", "text")
+        systemd.start("a")
     assert str(caught.value) == (
         f"sglang-a.service does not start (exited {status}): {why}. "
         "two | Failed to set up mount namespacing | Failed at step NAMESPACE"
     )
+    assert f"{systemd.LAUNCH_FIELD}=L1" in commands["ran"][-1].split()
 
 
-def test_a_service_that_waits_for_its_restart_has_its_log_too(folder: Path, commands: dict[str, Any]) -> None:
-    commands["systemctl restart"] = (1, "", "")
-    commands["systemctl show"] = (0, ended(226, invocation=""), "")
-    commands["journalctl --output=json"] = (0, json.dumps({"INVOCATION_ID": "b2"}) + "\n", "")
-    commands["journalctl --output=cat --no-pager --lines=3 _SYSTEMD_INVOCATION_ID=b2"] = (0, "why\n", "")
-    with pytest.raises(Refused, match=r"does not start \(exited 226\): .*nesting=1'\. why$"):
-        systemd.start_launch("a", "text")
+@pytest.mark.parametrize("status", [0, 1, 137, 218])
+def test_a_process_that_ran_and_ended_is_for_the_health_check_to_tell(commands: dict[str, Any], status: int) -> None:
+    commands["systemctl start"] = (1, "", "")
+    commands["systemctl show"] = (0, ended(status), "")
+    systemd.start("a")
 
 
 def test_a_service_without_a_process_or_a_log_is_told_with_its_result(folder: Path, commands: dict[str, Any]) -> None:
-    commands["systemctl restart"] = (1, "", "")
+    commands["systemctl start"] = (1, "", "")
     commands["systemctl show"] = (0, SHOWN.replace("Result=success", "Result=resources"), "")
     with pytest.raises(Refused) as caught:
-        systemd.start_launch("a", "text")
+        systemd.start("a")
     assert str(caught.value) == "sglang-a.service does not start (resources): systemd could not start it"
 
 
+RUN = "0123456789abcdef0123456789abcdef"
 SHOWN = """ActiveState=active
 SubState=running
 Result=success
@@ -425,22 +483,30 @@ UnitFileState=enabled
 NRestarts=2
 ExecMainStatus=0
 ExecMainCode=0
+ExecMainStartTimestampMonotonic=12500000
+NeedDaemonReload=no
+DropInPaths=/etc/a.conf /etc/b=c.conf
 """
 
 
 def test_identity_of_a_running_service(commands: dict[str, Any]) -> None:
     commands["systemctl show sglang-a.service"] = (0, SHOWN, "")
-    assert systemd.identity("a") == systemd.Identity(
+    identity = systemd.identity("a")
+    assert identity == systemd.Identity(
         active="active",
         sub="running",
         result="success",
         main_pid=4711,
-        invocation="0123456789abcdef0123456789abcdef",
+        invocation=RUN,
         cgroup="/system.slice/sglang-a.service",
         enabled=True,
         restarts=2,
         exit_status="",
+        shown=dict(line.split("=", 1) for line in SHOWN.splitlines()),
     )
+    assert set(identity.shown) == set(systemd.PROPERTIES)
+    assert f"--property={','.join(systemd.PROPERTIES)}" in commands["ran"][0].split()
+    assert systemd.began(identity) == 12.5
 
 
 @pytest.mark.parametrize(
@@ -460,6 +526,7 @@ def test_identity_of_a_service_that_is_not_there(commands: dict[str, Any]) -> No
     )
     identity = systemd.identity("a")
     assert (identity.active, identity.main_pid, identity.cgroup, identity.enabled) == ("inactive", 0, "", False)
+    assert systemd.began(identity) == 0
 
 
 def test_the_launch_of_a_process_is_in_its_environment() -> None:
@@ -475,28 +542,32 @@ def test_the_launch_of_a_process_is_in_its_environment() -> None:
     assert systemd.running_launch(0) is None
 
 
-def test_the_log_of_one_invocation(commands: dict[str, Any]) -> None:
-    commands["journalctl"] = (0, "one\n\ntwo\rthree\n", "")
-    assert systemd.log("0123", 2) == ["two", "three"]
-    assert "_SYSTEMD_INVOCATION_ID=0123" in commands["ran"][0].split()
-    assert systemd.log("", 2) == []
-    assert len(commands["ran"]) == 1
-
-
 @pytest.mark.parametrize(
-    ("entries", "newest"),
+    ("entries", "lines"),
     [
-        ([], ""),
-        ([{"_SYSTEMD_INVOCATION_ID": "a1"}, {"INVOCATION_ID": "b2"}], "b2"),
-        ([{"INVOCATION_ID": "b2"}, {"_SYSTEMD_INVOCATION_ID": "c3"}], "c3"),
-        ([{"INVOCATION_ID": "b2"}, {"__CURSOR": "x"}], "b2"),
+        ("", []),
+        (entry("text", _SYSTEMD_INVOCATION_ID="r1"), [(1.5, "text", "r1")]),
+        (
+            entry(list("größe \xff".encode("latin-1")), _SYSTEMD_INVOCATION_ID="r1"),
+            [(1.5, "gr\ufffd\ufffde \ufffd", "r1")],
+        ),
+        (entry(list(b"\x1b[1m 25%\r")), [(1.5, "\x1b[1m 25%\r", "")]),
+        # what systemd says of a service has the id of the run that it speaks of; its own would be that of the host
+        (entry("Started.", own=True, INVOCATION_ID="r1", _SYSTEMD_INVOCATION_ID="init"), [(1.5, "Started.", "")]),
+        (entry("") + entry(" \n") + entry(None) + entry("b", __MONOTONIC_TIMESTAMP="2"), [(2e-6, "b", "")]),
     ],
+    ids=["nothing", "text", "no UTF-8", "control characters", "systemd's own", "empty"],
 )
-def test_the_last_invocation(commands: dict[str, Any], entries: list[dict[str, str]], newest: str) -> None:
-    commands["journalctl"] = (0, "".join(json.dumps(entry) + "\n" for entry in entries), "")
-    assert systemd.last_invocation("a", 1795983804.4) == newest
-    # seconds since the epoch: a time of the day would depend on the zone
-    assert {"--unit=sglang-a.service", "--since=@1795983804"} <= set(commands["ran"][0].split())
+def test_the_log_of_a_launch(commands: dict[str, Any], entries: str, lines: list[tuple[float, str, str]]) -> None:
+    commands["journalctl"] = (0, entries, "")
+    assert systemd.log_of("L1", 2) == lines
+    assert systemd.log_of("L1", 3, "r1") == lines
+    first, second = (set(line.split()) for line in commands["ran"])
+    # all of an entry, as JSON; of this launch, or of one run of it, and of nothing else
+    assert {"--output=json", "--all", "--lines=2", "GPUOPS_LAUNCH=L1"} <= first
+    assert second - first == {"--lines=3", "_SYSTEMD_INVOCATION_ID=r1"}
+    assert {line.text for line in systemd.log_of("", 2)} == set()
+    assert len(commands["ran"]) == 2  # without a launch all of the journal would match
 
 
 SYSTEMD = Path("/lib/systemd/systemd")
@@ -520,7 +591,8 @@ def public_folder() -> Iterator[Path]:
 def test_a_real_systemd_reads_the_same(public_folder: Path) -> None:
     """`systemd --test` loads units and shows what it has read; it starts nothing."""
     environment = {f"A{index}": word for index, word in enumerate(AWKWARD) if "\n" not in word}
-    (public_folder / "sglang-a.service").write_text(unit(["/bin/echo", *AWKWARD], environment), encoding="utf-8")
+    made = unit(["/bin/echo", *AWKWARD], environment, watch=("/bin/echo", *AWKWARD))
+    (public_folder / "sglang-a.service").write_text(made, encoding="utf-8")
     for target in ("basic", "default", "network-online", "shutdown"):
         (public_folder / f"{target}.target").write_text("[Unit]\nDefaultDependencies=no\n")
     run = public_folder / "run"
@@ -535,8 +607,8 @@ def test_a_real_systemd_reads_the_same(public_folder: Path) -> None:
         pytest.skip(f"this systemd shows no unit in test mode: {done.stderr[-200:]!r}")
     assert b"ignoring" not in done.stderr
     shown = done.stdout.decode().partition("-> Unit sglang-a.service:")[2].partition("\t-> Unit ")[0]
-    (line,) = re.findall(r"Command Line: (.*)", shown)
-    assert [expand_variables(word) for word in read_shown(line)] == ["/bin/echo", *AWKWARD]
+    lines = re.findall(r"Command Line: (.*)", shown)
+    assert [[expand_variables(word) for word in read_shown(line)] for line in lines] == [["/bin/echo", *AWKWARD]] * 2
     for name, value in environment.items():
         assert f"Environment: {name}={value}\n" in shown
 

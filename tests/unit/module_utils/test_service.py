@@ -1,0 +1,478 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Plans for a made-up host; unit files and records are real, in folders of the test."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, health, processes, release, service
+from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
+from ansible_collections.gpuops.sglang.plugins.module_utils import preflight as preflights
+from ansible_collections.gpuops.sglang.plugins.module_utils.gpu import GpuProcess
+from ansible_collections.gpuops.sglang.plugins.module_utils.health import Unhealthy
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Comparison, Host, Instance
+from ansible_collections.gpuops.sglang.plugins.module_utils.preflight import Preflight
+from ansible_collections.gpuops.sglang.plugins.module_utils.processes import Process
+from ansible_collections.gpuops.sglang.plugins.module_utils.service import Asked, GpuHeld
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+
+PID = 4711  # of the server of instance a
+HUNG, LOADING = Unhealthy("it hangs", "hung"), Unhealthy("it loads", "loading")
+
+
+class Machine:
+    """A host whose systemctl does what systemd's does; the instances with a unit are there, `active` ones run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.host = Host(folder / "release", "nobody", folder / "state")
+        self.active: dict[str, str] = {}  # instance -> ActiveState
+        self.enabled: set[str] = set()
+        self.reasons: dict[str, list[str]] = {}  # instance -> how it differs
+        self.verdicts: dict[str, list[Any]] = {}  # instance -> what its next verifications come to
+        self.problems: dict[str, str] = {}  # instance -> what SGLang says against it
+        self.on_gpus: list[GpuProcess] = []
+        self.used: dict[int, float] = {}
+        self.calls: list[str] = []
+
+    def systemctl(self, *words: str) -> str:
+        self.calls.append(" ".join(words[:2]))
+        name = next((word[7:-8] for word in words if word.endswith(".service")), "")
+        if words[0] == "disable":
+            if not systemd.read_unit(name):
+                raise Refused(f"systemctl disable failed: Unit file sglang-{name}.service does not exist")
+            self.enabled.discard(name)
+        elif words[0] == "stop":
+            self.active[name] = "inactive"
+        elif words[0] == "show":
+            return self.show(name)
+        return ""
+
+    def show(self, name: str) -> str:
+        active = self.active.get(name, "inactive")
+        pid, group = (PID, f"/system.slice/sglang-{name}.service") if active == "active" else (0, "")
+        state = "enabled" if name in self.enabled else "disabled"
+        return (
+            f"ActiveState={active}\nSubState=sub\nMainPID={pid}\nControlGroup={group}\nUnitFileState={state}\n"
+            "InvocationID=i\nNRestarts=2\n"
+        )
+
+    def run(self, argv: list[str]) -> subprocess.CompletedProcess[str]:
+        self.calls.append(" ".join(argv[1:3]))
+        return subprocess.CompletedProcess(argv, 0, "", "")
+
+    def verify(self, state: Path, name: str, wait: health.Wait) -> dict[str, Any]:
+        assert (state, wait.limit) == (self.host.state, 0)  # nobody waits in a plan
+        self.calls.append(f"verify {name}")
+        told = self.verdicts[name].pop(0)
+        if isinstance(told, Exception):
+            raise told
+        verdict: dict[str, Any] = told
+        return verdict
+
+    def check(self, instance: Instance, host: Host, schema: Any) -> None:
+        self.calls.append(f"check {instance.name}")
+
+    def compare(self, instance: Instance, host: Host, schema: Any, accepted: Mapping[str, Any]) -> Comparison:
+        self.calls.append(f"compare {instance.name}")
+        found = self.reasons.get(instance.name, [])
+        return Comparison(tuple(found), "L1", "before", "after" if found else "before")
+
+    def preflight(self, instance: Instance, host: Host, schema: Any, accepted: Any, keep: bool) -> Preflight:
+        self.calls.append(f"preflight {instance.name} {keep}")
+        problem = self.problems.get(instance.name)
+        return Preflight(instance.name, "0.5.23", False, (), (problem,) if problem else (), ("W",), {"a": 1})
+
+    def in_cgroup(self, group: str) -> list[int]:
+        return [PID] if self.active.get(group.rpartition("sglang-")[2][:-8]) == "active" else []
+
+    def processes(self, gpus: Any = ()) -> list[GpuProcess]:
+        return [one for one in self.on_gpus if not gpus or one.gpu in gpus]
+
+    # what a test asks for
+
+    def installed(self, name: str = "a", launch: str = "L1", active: str = "active") -> str:
+        (systemd.UNIT_FOLDER / f"sglang-{name}.service").write_text(f"{systemd.LAUNCH_LINE}{launch}\nX={launch}\n")
+        self.active[name] = active
+        self.enabled.add(name)
+        return self.kept(name, launch)
+
+    def kept(self, name: str, launch: str, proved: bool = True, **record: Any) -> str:
+        folder = self.host.launch_folder(name, launch)
+        folder.mkdir(parents=True, exist_ok=True)
+        told = {
+            "launch": launch, "instance": name, "release": str(self.host.release), "model": "hub/m", "user": "nobody",
+            "port": 30000, "host": "127.0.0.1", "args": {"tp_size": 2}, "number": len(list(folder.parent.iterdir())),
+        }  # fmt: skip
+        (folder / "launch.json").write_text(json.dumps({**told, **record}))
+        (folder / "unit").write_text(f"{systemd.LAUNCH_LINE}{launch}\nX={launch}\n")
+        if proved:
+            (folder / "verdict.json").write_text("{}")
+        return launch
+
+    def asked(self, **how: Any) -> Asked:
+        plain: dict[str, Any] = {"accept_changes": {}, "share_gpus": False, "restart": False, "change": True}
+        return Asked(self.host, **{**plain, **how})
+
+    def plan(self, *names: str, **how: Any) -> service.Plan:
+        return service.started([asked(name) for name in names or ("a",)], self.asked(**how))
+
+
+def asked(name: str = "a", gpus: tuple[int, ...] = (0,)) -> Instance:
+    return Instance(name, "hub/m", "127.0.0.1", 30000, gpus, {}, {}, {})
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine(tmp_path)
+    (tmp_path / "units").mkdir()
+    (made.host.release / "venv/bin").mkdir(parents=True)
+    (made.host.release / "venv/bin/python").touch()
+    if os.geteuid() != 0:
+        monkeypatch.setattr(os, "chown", lambda *_: None)
+        monkeypatch.setattr(os, "fchown", lambda *_: None)
+    monkeypatch.setattr(systemd, "UNIT_FOLDER", tmp_path / "units")
+    monkeypatch.setattr(systemd, "_systemctl", made.systemctl)
+    monkeypatch.setattr(systemd, "run", made.run)
+    monkeypatch.setattr(systemd, "running_launch", lambda pid: "L0" if pid == PID else None)
+    monkeypatch.setattr(processes, "in_cgroup", made.in_cgroup)
+    monkeypatch.setattr(release, "schema", lambda path: {})
+    monkeypatch.setattr(launches, "check", made.check)
+    monkeypatch.setattr(launches, "compare", made.compare)
+    monkeypatch.setattr(health, "verify", made.verify)
+    monkeypatch.setattr(preflights, "preflight", made.preflight)
+    monkeypatch.setattr(gpu, "processes", made.processes)
+    monkeypatch.setattr(gpu, "memory_used", lambda: made.used)
+    return made
+
+
+def proved(machine: Machine, launch: str = "L1") -> bool:
+    return launches.is_good(machine.host.state, "a", launch)
+
+
+@pytest.fixture
+def serving(machine: Machine) -> Machine:
+    """A host whose instance a was started and not proved yet."""
+    machine.installed()
+    (machine.host.launch_folder("a", "L1") / "verdict.json").unlink()
+    machine.verdicts["a"] = [{"launch": "L1", "tokens": 8}]
+    return machine
+
+
+@pytest.mark.parametrize("change", [True, False])
+def test_what_serves_as_asked_is_left_alone(serving: Machine, change: bool) -> None:
+    plan = serving.plan(change=change)
+    assert plan.instances == [{"name": "a", "launch": "L1", "reasons": []}]
+    assert (plan.orders, plan.problems, plan.diff) == ([], [], [])
+    assert plan.verdicts == [{"launch": "L1", "tokens": 8}]
+    assert proved(serving) == change
+    assert not [call for call in serving.calls if call.startswith("preflight")]
+
+
+def test_what_still_loads_is_followed(serving: Machine) -> None:
+    serving.verdicts["a"] = [LOADING]
+    plan = serving.plan()
+    (order,) = plan.orders
+    assert (order.instance, order.prepare) == ("a", None)
+    assert (plan.instances[0]["reasons"], plan.problems, plan.verdicts) == ([], [], [])
+    assert not proved(serving)
+
+
+def test_what_hangs_twice_is_replaced(serving: Machine) -> None:
+    serving.verdicts["a"] = [HUNG, HUNG]
+    plan = serving.plan()
+    assert plan.instances[0]["reasons"] == ["it hangs"]
+    assert plan.orders[0].prepare is not None
+    assert "preflight a True" in serving.calls and not proved(serving)
+
+
+def test_what_hung_for_a_moment_is_left_alone(serving: Machine) -> None:
+    serving.verdicts["a"] = [HUNG, {"launch": "L1"}]
+    plan = serving.plan()
+    assert (plan.instances[0]["reasons"], plan.orders, plan.verdicts) == ([], [], [{"launch": "L1"}])
+
+
+@pytest.mark.parametrize("first", [[], [HUNG]])
+@pytest.mark.parametrize("problem", [Unhealthy("other arguments than requested"), Refused("the record is damaged")])
+def test_what_does_not_serve_as_asked_is_a_problem_and_is_left_alone(
+    serving: Machine, first: list[Exception], problem: Exception
+) -> None:
+    serving.verdicts["a"] = [*first, problem]
+    plan = serving.plan()
+    assert (plan.problems, plan.orders, plan.instances[0]["reasons"]) == ([str(problem)], [], [])
+    assert not proved(serving)
+
+
+def test_all_is_checked_before_the_first_is_looked_at(serving: Machine) -> None:
+    serving.reasons["b"] = ["not installed"]
+    serving.plan("a", "b")
+    order = [call.split()[0] for call in serving.calls]
+    assert order == ["check", "check", "compare", "compare", "verify", "show", "preflight"]
+
+
+def test_a_plan_touches_nothing(serving: Machine) -> None:
+    serving.reasons = {"a": ["configuration differs"], "b": ["not installed"]}
+    plan = serving.plan("a", "b")
+    assert [order.instance for order in plan.orders] == ["a", "b"]
+    assert not {call.split()[0] for call in serving.calls} - {"check", "compare", "preflight", "show"}
+    assert plan.diff == [
+        {"before": "before", "after": "after", "before_header": unit, "after_header": unit}
+        for unit in (str(systemd.UNIT_FOLDER / f"sglang-{name}.service") for name in "ab")
+    ]
+
+
+def test_what_was_asked_of_sglang_is_in_the_record(machine: Machine) -> None:
+    machine.reasons["a"] = ["not installed"]
+    (order,) = machine.plan(accept_changes={"page_size": "measured"}).orders
+    assert order.gpus == (0,) and order.prepare is not None
+    prepared = order.prepare()
+    record = json.loads((machine.host.launch_folder("a", prepared.launch) / "launch.json").read_text())
+    told = {key: record[key] for key in ("accepted", "accept_changes", "resolved", "warnings")}
+    assert told == {
+        "accepted": {}, "accept_changes": {"page_size": "measured"}, "resolved": {"a": 1}, "warnings": ["W"],
+    }  # fmt: skip
+
+
+def test_one_that_sglang_would_refuse_keeps_all_from_being_started(machine: Machine) -> None:
+    machine.reasons = {"a": ["not installed"], "b": ["not installed"], "c": ["not installed"]}
+    machine.problems = {"a": "no a", "c": "no c"}
+    for change in (True, False):
+        with pytest.raises(Refused, match=r"^no a; no c$"):
+            machine.plan("a", "b", "c", change=change)
+
+
+def test_a_check_mode_keeps_nothing(machine: Machine) -> None:
+    machine.reasons["a"] = ["not installed"]
+    assert machine.plan(change=False).orders
+    assert "preflight a False" in machine.calls
+
+
+def test_a_restart_is_of_what_serves_too(serving: Machine) -> None:
+    serving.reasons["b"] = ["not installed"]
+    plan = serving.plan("a", "b", restart=True)
+    assert [one["reasons"] for one in plan.instances] == [["a restart is asked for"], ["not installed"]]
+    assert [order.instance for order in plan.orders] == ["a", "b"]
+    assert "verify a" not in serving.calls  # it is replaced whatever it is
+
+
+def test_without_a_release_nothing_is_started(serving: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release, "schema", lambda path: None)
+    serving.reasons["a"] = ["not installed"]
+    with pytest.raises(Refused, match=r"there is no release in .*/release: install it with sglang_release first"):
+        serving.plan()
+    plan = serving.plan(change=False)
+    assert (plan.orders, plan.instances[0]["reasons"]) == ([], ["not installed"])
+
+
+OURS = Process(PID, "python -m sglang", "sglang", 60, ("/system.slice/sglang-a.service",), None)
+TRAINING = Process(99, "python train.py", "alice", 7200, ("/user.slice",), None)
+
+
+@pytest.fixture
+def differs(serving: Machine) -> Machine:
+    serving.reasons["a"] = ["configuration differs"]
+    serving.on_gpus = [GpuProcess(PID, 70000, 0, OURS)]
+    serving.used = {0: 70400, 1: 0}
+    return serving
+
+
+def test_the_memory_of_ones_own_server_is_nobody_elses(differs: Machine) -> None:
+    assert differs.plan().orders
+
+
+def test_a_stranger_on_the_gpu_is_named_and_nothing_is_stopped(differs: Machine) -> None:
+    differs.on_gpus.append(GpuProcess(99, 9000, 0, TRAINING))
+    with pytest.raises(GpuHeld) as held:
+        differs.plan()
+    assert str(held.value) == (
+        "instance 'a': its GPU is held by process 99 of user alice (python train.py), for 2 h: 9000 MiB of GPU 0. "
+        "Nothing was stopped. Next: end that where it runs, or let the instance share the GPU by "
+        "sglang_server_share_gpus"
+    )
+    assert not [call for call in differs.calls if call.startswith("preflight")]
+    assert differs.plan(share_gpus=True).orders
+
+
+def test_a_stranger_on_another_gpu_is_left_out(differs: Machine) -> None:
+    differs.on_gpus.append(GpuProcess(99, 9000, 1, TRAINING))
+    differs.used = {0: 70400, 1: 9000}
+    assert differs.plan().orders
+    with pytest.raises(GpuHeld, match="process 99 of user alice"):
+        service.started([asked(gpus=())], differs.asked())  # all of them are its own
+
+
+def test_a_stranger_is_no_matter_to_what_serves(differs: Machine) -> None:
+    differs.on_gpus.append(GpuProcess(99, 9000, 0, TRAINING))
+    differs.reasons = {}
+    assert differs.plan().verdicts
+
+
+def test_memory_that_this_host_can_not_see_the_holder_of(differs: Machine) -> None:
+    differs.used[0] = 79000
+    with pytest.raises(GpuHeld, match=r"held by 9000 MiB of GPU 0 by what this host does not see. Nothing was stopped"):
+        differs.plan()
+
+
+def test_a_process_that_this_host_does_not_see(differs: Machine) -> None:
+    differs.on_gpus.append(GpuProcess(99, 9000, 0, None))
+    with pytest.raises(GpuHeld, match=r"process 99, which this host does not see .*: 9000 MiB of GPU 0. Nothing"):
+        differs.plan()
+
+
+@pytest.mark.parametrize("told", [[], [GpuProcess(99, 70000, 0, None)]])
+def test_a_driver_that_tells_of_no_process_does_not_blame_ones_own_server(
+    differs: Machine, told: list[GpuProcess]
+) -> None:
+    differs.on_gpus = told
+    assert differs.plan().orders
+    # without a server of ours it is somebody else's
+    differs.active["a"] = "inactive"
+    with pytest.raises(GpuHeld, match=r"which this host does not see|what this host does not see"):
+        differs.plan()
+
+
+def test_an_instance_is_stopped_once(machine: Machine) -> None:
+    machine.installed()
+    for change in (False, True):
+        (done,) = service.stopped(["a"], machine.host.state, change)
+        assert done == {"name": "a", "launch": "L1", "reasons": ["service is active (sub)", "it is started at boot"]}
+        assert machine.active["a"] == ("inactive" if change else "active")
+    assert "a" not in machine.enabled
+    machine.calls.clear()
+    assert service.stopped(["a"], machine.host.state, True) == [{"name": "a", "launch": "L1", "reasons": []}]
+    assert machine.calls == ["show sglang-a.service"]
+    assert systemd.read_unit("a") and proved(machine)
+
+
+def test_a_failed_instance_is_stopped_too(machine: Machine) -> None:
+    machine.installed(active="failed")
+    (done,) = service.stopped(["a"], machine.host.state, True)
+    assert done["reasons"][0] == "service is failed (sub)"
+    assert machine.active["a"] == "inactive" and "a" not in machine.enabled
+
+
+def test_a_removed_instance_leaves_nothing(machine: Machine) -> None:
+    machine.installed()
+    machine.installed("b")
+    for change in (False, True):
+        (done,) = service.stopped(["a"], machine.host.state, change, remove=True)
+        assert done["reasons"][-1] == "it is installed"
+        assert bool(systemd.read_unit("a")) == (machine.host.state / "a").exists() == (not change)
+    assert service.stopped(["a"], machine.host.state, True, remove=True) == [
+        {"name": "a", "launch": None, "reasons": []}
+    ]
+    assert machine.active["b"] == "active" and systemd.read_unit("b") and (machine.host.state / "b").exists()
+
+
+def test_what_only_left_its_folder_is_removed(machine: Machine) -> None:
+    machine.kept("a", "L1")
+    (done,) = service.stopped(["a"], machine.host.state, True, remove=True)
+    assert (done["launch"], done["reasons"]) == (None, ["it is installed"])
+    assert not (machine.host.state / "a").exists()
+
+
+@pytest.mark.parametrize("remove", [False, True])
+def test_a_unit_of_somebody_else_is_not_touched(machine: Machine, remove: bool) -> None:
+    unit = systemd.UNIT_FOLDER / "sglang-a.service"
+    unit.write_text("[Service]\nExecStart=/usr/bin/mine\n")
+    machine.active["a"] = "active"
+    (done,) = service.stopped(["a"], machine.host.state, True, remove=remove)
+    assert (done["reasons"], machine.calls, unit.exists()) == ([], [], True)
+    machine.kept("a", "L1")
+    service.stopped(["a"], machine.host.state, True, remove=True)
+    assert (machine.calls, unit.exists()) == ([], True)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "A", "/etc"])
+@pytest.mark.parametrize("remove", [False, True])
+def test_only_the_folder_of_an_instance_is_removed(machine: Machine, name: str, remove: bool) -> None:
+    machine.installed()
+    with pytest.raises(Refused, match=r"is no name of an instance: correct 'names'"):
+        service.stopped([name], machine.host.state, True, remove=remove)
+    assert proved(machine)
+
+
+def test_what_can_not_be_removed_is_told(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(path: Path, **_: Any) -> None:
+        raise OSError(16, "Device or resource busy", str(path))
+
+    machine.installed()
+    monkeypatch.setattr(service.shutil, "rmtree", busy)  # type: ignore[attr-defined]
+    with pytest.raises(Refused, match=r"/state/a: Device or resource busy"):
+        service.stopped(["a"], machine.host.state, True, remove=True)
+
+
+def test_an_instance_that_can_not_be_ended_stays_installed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.installed()
+    monkeypatch.setattr(processes, "in_cgroup", lambda group: [os.getpid()])
+    with pytest.raises(Refused, match=f"process {os.getpid()} of user .* can not be ended"):
+        service.stopped(["a"], machine.host.state, True, remove=True)
+    assert systemd.read_unit("a") and proved(machine)
+
+
+def test_a_rollback_is_to_the_newest_good_launch_before(machine: Machine) -> None:
+    machine.kept("a", "L0")
+    machine.kept("a", "L1")
+    machine.kept("a", "L2", proved=False)
+    machine.installed(launch="L3")
+    plan = service.rolled_back(["a"], machine.host.state, None)
+    assert plan.instances == [{"name": "a", "launch": "L3", "reasons": ["it returns to launch L1"]}]
+    (order,) = plan.orders
+    assert order.instance == "a" and order.prepare is not None
+    prepared = order.prepare()
+    assert prepared.launch not in ("L0", "L1", "L2", "L3") and f"X={prepared.launch}\n" in prepared.unit
+    record = json.loads((machine.host.launch_folder("a", prepared.launch) / "launch.json").read_text())
+    assert (record["again"], record["launch"]) == ("L1", prepared.launch)
+
+
+def test_a_rollback_is_to_the_launch_that_was_named(machine: Machine) -> None:
+    machine.kept("a", "L0")
+    machine.kept("a", "L1")
+    machine.installed(launch="L2")
+    plan = service.rolled_back(["a"], machine.host.state, "L0")
+    assert plan.instances[0]["reasons"] == ["it returns to launch L0"]
+
+
+def test_a_rollback_to_nothing_is_refused_before_anything_is_done(machine: Machine) -> None:
+    machine.kept("b", "L0")
+    machine.installed("b", "L1")
+    machine.installed()
+    calls = len(machine.calls)
+    with pytest.raises(Refused, match="instance 'a' has no earlier launch that was proved to serve: deploy it"):
+        service.rolled_back(["b", "a"], machine.host.state, None)
+    with pytest.raises(Refused, match="launch L9 of instance 'a' is not kept in"):
+        service.rolled_back(["a"], machine.host.state, "L9")
+    assert len(machine.calls) == calls
+
+
+def test_what_is_known_of_instances(machine: Machine) -> None:
+    machine.kept("a", "L0", proved=False)
+    (machine.host.launch_folder("a", "L0") / "failure.json").touch()
+    machine.installed()
+    machine.kept("a", "L1", again="L0")
+    found = service.gathered(["a", "gone"], machine.host.state)
+    assert found[1] == {"name": "gone", "launch": None, "service": "not installed"}
+    assert found[0] == {
+        "name": "a", "launch": "L1", "running_launch": "L0", "service": "active (sub)", "enabled": True,
+        "main_pid": PID, "invocation": "i", "restarts": 2, "proved": True, "again": "L0", "args": {"tp_size": 2},
+        "host": "127.0.0.1", "model": "hub/m", "port": 30000, "release": str(machine.host.release),
+        "launches": [
+            {"launch": "L0", "proved": False, "failed": True}, {"launch": "L1", "proved": True, "failed": False},
+        ],
+    }  # fmt: skip
+    assert set(machine.calls) == {"show sglang-a.service"}
+
+
+def test_what_is_known_of_an_instance_without_a_record(machine: Machine) -> None:
+    machine.installed()
+    (machine.host.launch_folder("a", "L1") / "launch.json").write_text("{")
+    (found,) = service.gathered(["a"], machine.host.state)
+    assert (found["launch"], found["model"], found["service"]) == ("L1", None, "active (sub)")
