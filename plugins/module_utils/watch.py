@@ -121,8 +121,10 @@ def watch(main: int, started: int, options: argparse.Namespace) -> None:
                 say(f"the server hangs and is ended: /health fails for {now - first:.0f} s ({why}), {worked}")
                 end(main)
                 began = float("inf")  # no more checks
-        while time.monotonic() < began + options.interval and lives(main, started):
-            time.sleep(min(1, options.interval))
+        # one that loads is asked more often, since it may hang soon after its first answer
+        pause = options.interval if served else options.interval / 10
+        while time.monotonic() < began + pause and lives(main, started):
+            time.sleep(min(1, pause))
 
 
 def main() -> None:

@@ -16,7 +16,6 @@ from playbook_runs import (
     Run,
     deploy,
     environment,
-    eventually,
     interrupted,
     lab_instances,
     lab_profile,
@@ -110,30 +109,6 @@ def test_check_mode_of_another_release_installs_nothing(deployed: None) -> None:
 
 
 @pytest.mark.slow
-def test_the_server_comes_back_after_kill_9(ct130: Host) -> None:
-    before = main_pid(ct130)
-    ct130.check_output("kill -9 %s", str(before))
-    assert eventually(lambda: main_pid(ct130) not in (0, before) and serves(ct130), 240)
-    again = deploy("-l", "ct130")
-    assert again.status == 0 and again.count("ct130", "changed") == 0, again
-
-
-@pytest.mark.slow
-def test_the_server_comes_back_with_its_container(ct130: Host) -> None:
-    node = ct130.backend
-    for action in ("stop", "start"):
-        done = node.run_ssh(f"pct {action} 130")
-        assert done.rc == 0, done
-        if action == "stop":
-            refused = deploy("-l", "ct130")
-            assert refused.status != 0 and refused.count("ct130", "unreachable") == 1, refused
-            assert "container 130" in refused.output and "pct start 130" in refused.output, refused
-    assert eventually(lambda: serves(ct130), 240)
-    again = deploy("-l", "ct130")
-    assert again.status == 0 and again.count("ct130", "changed") == 0, again
-
-
-@pytest.mark.slow
 def test_a_changed_argument_is_in_effect_and_a_stale_server_is_not_believed(ct130: Host) -> None:
     before = launch(ct130)
     run = deploy("-l", "ct130", "--diff", extra=with_args(max_running_requests=4))
@@ -141,19 +116,6 @@ def test_a_changed_argument_is_in_effect_and_a_stale_server_is_not_believed(ct13
     assert launch(ct130) != before
     info = json.loads(ct130.check_output("python3 -c %s http://127.0.0.1:30000/server_info", GET))
     assert info["max_running_requests"] == 4
-
-
-@pytest.mark.slow
-def test_a_port_that_a_stranger_holds_is_refused_with_its_name(ct130: Host) -> None:
-    ct130.check_output("systemd-run --unit=stranger python3 -m http.server --bind 127.0.0.1 30077")
-    try:
-        (instance,) = lab_instances()
-        run = deploy("-l", "ct130", extra={"sglang_server_instances": [{**instance, "port": 30077}]})
-        assert run.status != 0
-        assert "port 30077 is held by process" in run.output and "http.server" in run.output, run
-        assert serves(ct130), "the running server was touched"
-    finally:
-        ct130.check_output("systemctl stop stranger")
 
 
 @pytest.mark.slow
@@ -181,18 +143,6 @@ def test_secrets_are_seen_nowhere(ct130: Host) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after", [0.3, 1.5])
-def test_an_interrupted_start_is_repaired_by_the_next_run(ct130: Host, after: float) -> None:
-    run = interrupted("Run the instances", after, "-l", "ct130", extra=with_args(max_running_requests=2))
-    assert run.status != 0, run
-    again = deploy("-l", "ct130")
-    assert again.status == 0, again
-    info = json.loads(ct130.check_output("python3 -c %s http://127.0.0.1:30000/server_info", GET))
-    assert info["max_running_requests"] == 8
-    assert deploy("-l", "ct130").count("ct130", "changed") == 0
-
-
-@pytest.mark.slow
 def test_what_a_server_writes_leads_root_nowhere(ct130: Host) -> None:
     ct130.check_output("mkdir -p /root/victim && chmod 700 /root/victim")
     asked = ct130.run(
@@ -200,16 +150,6 @@ def test_what_a_server_writes_leads_root_nowhere(ct130: Host) -> None:
     )
     assert asked.rc != 0
     assert ct130.file("/var/lib/sglang/tiny/launches").is_directory
-
-
-@pytest.mark.slow
-def test_an_interrupted_check_changes_nothing(ct130: Host) -> None:
-    before = main_pid(ct130)
-    run = interrupted("Prove that", 0.5, "-l", "ct130")
-    assert run.status != 0, run
-    again = deploy("-l", "ct130")
-    assert again.status == 0 and again.count("ct130", "changed") == 0, again
-    assert main_pid(ct130) == before
 
 
 @pytest.mark.slow

@@ -19,15 +19,25 @@ from typing import Any
 
 import pytest
 from pct_backend import container
-from playbook_runs import PLAYBOOK, PROJECT, begin, deploy, environment, eventually
-from standin import LAUNCHES, RESTART, SERVERS, asked, converges, is_proved, launch_in_unit, next_start, record
+from playbook_runs import PLAYBOOK, PROJECT, begin, deploy, environment, eventually, interrupted
+from standin import (
+    INSTANCE,
+    LAUNCHES,
+    RESTART,
+    SERVERS,
+    asked,
+    converges,
+    is_proved,
+    launch_in_unit,
+    next_start,
+    record,
+)
 from test_deploy import GET, UNIT, launch, main_pid, serves
 from testinfra.host import Host
 
 pytestmark = pytest.mark.slow
 
 KEY = "planted-5d1c7e"
-
 
 LIES = {
     "a value that is clamped": ("clamps:max_running_requests=4", "requested 8, the server reports 4"),
@@ -291,6 +301,76 @@ def on_node(*words: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stdout
     content: dict[str, Any] = json.loads(done.stdout.partition("=>")[2])
     return content
+
+
+def test_the_server_comes_back_after_kill_9(standin: Host) -> None:
+    before = main_pid(standin)
+    standin.check_output("kill -9 %s", str(before))
+    assert eventually(lambda: main_pid(standin) not in (0, before) and serves(standin), 60)
+    again = deploy("-l", "ct130", extra=asked())
+    assert again.status == 0 and again.count("ct130", "changed") == 0, again
+
+
+def test_the_server_comes_back_with_its_container(standin: Host) -> None:
+    for action in ("stop", "start"):
+        done = standin.backend.run_ssh(f"pct {action} 130")
+        assert done.rc == 0, done
+        if action == "stop":
+            refused = deploy("-l", "ct130", extra=asked())
+            assert refused.status != 0 and refused.count("ct130", "unreachable") == 1, refused
+            assert "container 130" in refused.output and "pct start 130" in refused.output, refused
+    assert eventually(lambda: serves(standin), 120)
+    again = deploy("-l", "ct130", extra=asked())
+    assert again.status == 0 and again.count("ct130", "changed") == 0, again
+
+
+@pytest.mark.parametrize("after", [0.3, 1.5])
+def test_a_start_whose_playbook_is_interrupted(standin: Host, after: float) -> None:
+    next_start(standin, LOAD_SECONDS=4)
+    run = interrupted("Run the instances", after, "-l", "ct130", extra={**asked(), **RESTART})
+    assert run.status != 0, run
+    converges(standin)
+
+
+def test_an_interrupted_look_changes_nothing(standin: Host) -> None:
+    before = main_pid(standin)
+    run = interrupted("Run the instances", 0.5, "-l", "ct130", extra=asked())
+    assert run.status != 0, run
+    assert eventually(lambda: "sglang_service" not in standin.check_output("ps -eo args"), 60)
+    assert main_pid(standin) == before
+    converges(standin)
+    assert main_pid(standin) == before
+
+
+def test_a_first_launch_that_fails_leaves_nothing_to_return_to(standin: Host) -> None:
+    assert on_node("state=absent", "names=tiny")["changed"]
+    # the stand-in reads this in its home, which the failing launch will make
+    run = deploy("-l", "ct130", extra=asked(env={**INSTANCE["env"], "STANDIN_FAULT": "dies_loading"}))
+    assert run.status != 0 and "the server ended while loading weights" in run.output, run
+    assert "Serving now: nothing that was proved; there is no earlier launch to return to" in run.output, run
+    assert not serves(standin)
+    converges(standin)
+
+
+def test_an_operator_returns_to_the_launch_before_and_to_a_named_one(standin: Host) -> None:
+    first = record(standin).get("again") or launch(standin)
+    changed = asked(args={**INSTANCE["args"], "max_running_requests": 4})
+    assert deploy("-l", "ct130", extra=changed).status == 0
+    second = launch(standin)
+    back = deploy("-l", "ct130", playbook="playbooks/rollback.yml", extra=asked())
+    assert back.status == 0 and back.count("ct130", "changed") == 1, back
+    assert record(standin)["again"] == first and launch(standin) in back.output
+    named = {**asked(), "sglang_server_rollback_launch": second}
+    assert deploy("-l", "ct130", playbook="playbooks/rollback.yml", extra=named).status == 0
+    assert record(standin)["again"] == second
+    here = launch(standin)
+    next_start(standin, FAULT="dies_loading")
+    failed = deploy("-l", "ct130", playbook="playbooks/rollback.yml", extra=asked())
+    assert failed.status != 0 and f"Serving now: what launch {here} was" in failed.output, failed
+    named["sglang_server_rollback_launch"] = "x"
+    wrong = deploy("-l", "ct130", playbook="playbooks/rollback.yml", extra=named)
+    assert wrong.status != 0 and "launch x of instance 'tiny' is not kept" in wrong.output, wrong
+    converges(standin)
 
 
 def test_states_of_an_instance_on_its_node(standin: Host) -> None:

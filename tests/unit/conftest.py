@@ -22,8 +22,10 @@ from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Options
 from ansible_collections.gpuops.sglang.plugins.module_utils.schema_probe import describe
@@ -229,8 +231,14 @@ def run_module(name: str, asked: dict[str, Any]) -> tuple[dict[str, Any], str]:
 
 def call_module(module: Any, asked: dict[str, Any]) -> dict[str, Any]:
     """Run a module in this process, where a test has put something else in place of what it calls."""
-    said = io.StringIO()
-    with patch_module_args(asked), contextlib.redirect_stdout(said), pytest.raises(SystemExit):
+    said, warned = io.StringIO(), []
+    # Ansible keeps the warnings of all modules of a process together
+    with (
+        patch_module_args(asked),
+        patch.object(AnsibleModule, "warn", lambda _self, text: warned.append(text)),
+        contextlib.redirect_stdout(said),
+        pytest.raises(SystemExit),
+    ):
         module.main()
-    result: dict[str, Any] = json.loads(said.getvalue())
+    result: dict[str, Any] = {**json.loads(said.getvalue()), "warnings": warned}
     return result

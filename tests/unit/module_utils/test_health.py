@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.sglang.plugins.module_utils import drift, health, processes, progress
+from ansible_collections.gpuops.sglang.plugins.module_utils import drift, gpu, health, processes, progress, sockets
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils.health import Unhealthy, Wait
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
@@ -133,7 +133,7 @@ class Deployment:
         self.secret_env = ""
         monkeypatch.setattr(health, "time", self.clock)
         monkeypatch.setattr(health, "_computed", lambda identity: self.load * self.clock.now)
-        monkeypatch.setattr(health.gpu, "memory_total", lambda: None)
+        monkeypatch.setattr(gpu, "memory_total", lambda: None)
         monkeypatch.setattr(systemd, "read_unit", lambda name: f"# launch: {LAUNCH}\n" if name == "a" else "")
         monkeypatch.setattr(systemd, "identity", self.look)
         monkeypatch.setattr(systemd, "running_launch", lambda pid: self.running)
@@ -341,7 +341,7 @@ def test_only_200_is_healthy(deployment: Deployment) -> None:
 def test_an_answer_without_a_socket_of_the_service_is_no_proof(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health.sockets, "listeners", lambda port: [])
+    monkeypatch.setattr(sockets, "listeners", lambda port: [])
     assert "not healthy, after 0 s" in deployment.failure(limit=0, state="loading")
 
 

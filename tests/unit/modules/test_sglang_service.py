@@ -134,7 +134,12 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 @pytest.mark.parametrize("check_mode", [False, True])
 def test_what_differs_is_handed_over(machine: Machine, state: str, check_mode: bool) -> None:
     machine.installed = ["a", "b", "old"]
-    more = {"accept_changes": {"page_size": "measured"}, "share_gpus": True, "drain_timeout": 5, "keep_launches": 2}
+    more: dict[str, Any] = {
+        "accept_changes": {"page_size": "measured"},
+        "share_gpus": True,
+        "drain_timeout": 5,
+        "keep_launches": 2,
+    }
     result = machine.ask(state=state, stall_timeout=90, user="u", _ansible_check_mode=check_mode, **more)
     (name, instances, how), *begun = machine.called
     assert (name, [(one.name, one.port) for one in instances]) == ("started", [("a", 30000), ("b", 30001)])
@@ -153,7 +158,7 @@ def test_what_differs_is_handed_over(machine: Machine, state: str, check_mode: b
     }
     assert {key: result[key] for key in expected} == expected
     (warning,) = result["warnings"]
-    assert "instance 'old' is on this host but not in sglang_server_instances: it is left" in str(warning)
+    assert "instance 'old' is on this host but not in sglang_server_instances: it is left" in warning
 
 
 def test_where_nothing_is_to_be_started_there_is_no_run(machine: Machine) -> None:
