@@ -24,6 +24,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.effective import eff
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema
 from ansible_collections.gpuops.sglang.plugins.module_utils.processes import duration
+from ansible_collections.gpuops.sglang.plugins.module_utils.progress import SERVING
 from ansible_collections.gpuops.sglang.plugins.module_utils.secret_forms import forms_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
@@ -226,14 +227,12 @@ def _wait(
     first = identity = systemd.identity(instance)
     computed = _computed(identity)
     while True:
+        runs = identity.active in ("active", "reloading") or (identity.active == "activating" and identity.main_pid)
         # a look at a server's health may take longer than systemd needs to start the next process
-        if identity.active not in ("active", "reloading", "activating") or identity.restarts > first.restarts or (
-            identity.active == "activating" and not identity.main_pid
-        ):  # fmt: skip
+        if not runs or identity.restarts > first.restarts:
             ended = first.invocation if first.active == "active" else ""
             found = _diagnosis(launch, ended, schema)
-            how = identity.exit_status or identity.result
-            what = f"instance '{instance}', launch {launch}: the server ended while {found.stage} ({how})"
+            what = f"{server.launch}: the server ended while {found.stage} ({identity.exit_status or identity.result})"
             now = f"the service is {identity.active} ({identity.sub}) after {identity.restarts} restarts"
             raise Unhealthy(_report(what, found, secrets, launch, now))
         running = systemd.running_launch(identity.main_pid)
@@ -250,29 +249,35 @@ def _wait(
             )
         if running and owners and server.is_up():
             return identity
-        moment = time.monotonic()
-        late = wait.limit is not None and moment > began + wait.limit
-        over = f"after {duration(moment - began)}" if late else ""
-        if not over and moment > looked + LOOK:
-            looked = moment
+        passed = time.monotonic() - began
+        over = f"after {duration(passed)}" if wait.limit is not None and passed > wait.limit else ""
+        if not over and began + passed > looked + LOOK:
+            looked = began + passed
             still = _stalled(launch, identity, wait.stall)
             over = f"it has made no progress for {duration(still)}" if still is not None else ""
         if over:
             found = _diagnosis(launch, identity.invocation, schema)
-            busy = (_computed(identity) - computed) / (moment - began) > IDLE
-            what = f"instance '{instance}', launch {launch}: not healthy, {over}: it is {found.stage}"
-            state = "loading"
-            if found.stage == "serving":
-                state = "" if busy else "hung"
-                told = (
-                    "it computes, perhaps a long prompt" if busy else "it hangs: it has not computed anything meanwhile"
-                )
-                what, found = f"{what}; {told}", replace(found, cause="" if busy else found.cause)
-            elif not found.remedy and not busy:
-                found = replace(found, remedy="see what it waits for in the evidence; if it still loads, wait longer")
-            raise Unhealthy(_report(what, found, secrets, launch, f"process {identity.main_pid} still runs"), state)
+            # a moment does not tell whether a server computes
+            if found.stage != SERVING or passed > LOOK:
+                share = (_computed(identity) - computed) / passed
+                raise _silent(f"{server.launch}: not healthy, {over}", found, share, secrets, launch, identity)
         time.sleep(POLL)
         identity = systemd.identity(instance)
+
+
+def _silent(
+    what: str, found: Diagnosis, share: float, secrets: Mapping[str, str], launch: str, identity: systemd.Identity
+) -> Unhealthy:
+    """Return what is wrong with a server that does not answer and has had `share` of a core meanwhile."""
+    busy, state = share > IDLE, "loading"
+    what += f": it is {found.stage}"
+    if found.stage == SERVING:
+        state = "" if busy else "hung"
+        what += "; it computes, perhaps a long prompt" if busy else "; it hangs: it has not computed anything meanwhile"
+        found = replace(found, cause="" if busy else found.cause)
+    elif not found.remedy and not busy:
+        found = replace(found, remedy="see what it waits for in the evidence; if it still loads, wait longer")
+    return Unhealthy(_report(what, found, secrets, launch, f"process {identity.main_pid} still runs"), state)
 
 
 def _computed(identity: systemd.Identity) -> float:

@@ -93,7 +93,7 @@ def servers(proc: Path = PROC) -> list[Process]:
 
 def duration(seconds: float) -> str:
     """Return a time as people say it, in its two largest units: '45 s', '3 min 20 s', '2 days 4 h'."""
-    whole = int(seconds)
+    whole = max(0, int(seconds))
     if whole < 60:
         return f"{whole} s"
     parts = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]

@@ -13,6 +13,8 @@ from itertools import groupby
 from statistics import median
 from typing import NamedTuple
 
+from ansible_collections.gpuops.sglang.plugins.module_utils.processes import duration
+
 FIRST_STAGE = "reading its arguments"
 DRAFT = "loading draft weights"  # begins as the weights do, once those have been loaded
 SERVING = "serving"
@@ -101,8 +103,8 @@ def usual_times(earlier: Sequence[Times]) -> dict[str, float]:
 def shown(progress: Progress, now: float, began: float, usual: Times) -> str:
     """Return one line for the operator; `usual` is empty where nothing is known of earlier launches."""
     what = ", ".join(filter(None, (progress.stage, progress.step)))
-    stage = _duration(now - progress.since) + _usually(usual.get(progress.stage, 0))
-    return f"{what}, for {stage}; {_duration(now - began)} since the start{_usually(sum(usual.values()))}"
+    stage = duration(now - progress.since) + _usually(usual.get(progress.stage, 0))
+    return f"{what}, for {stage}; {duration(now - began)} since the start{_usually(sum(usual.values()))}"
 
 
 def stalled(progress: Progress, now: float, usual: Times, limits: Times = LIMITS) -> float | None:
@@ -142,9 +144,4 @@ def _parts(line: str) -> tuple[str, str]:
 
 
 def _usually(seconds: float) -> str:
-    return f" (usually {_duration(seconds)})" if seconds >= 1 else ""
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    return f"{minutes * 60 + rest} s" if minutes < 2 else f"{minutes} min" + (f" {rest} s" if rest else "")
+    return f" (usually {duration(seconds)})" if seconds >= 1 else ""

@@ -87,8 +87,8 @@ def _look(name: str, asked: Asked, plan: Plan, reasons: list[str]) -> None:
             verdict = health.verify(state, name, NOW)
         except (health.Unhealthy, Refused) as problem:
             what = getattr(problem, "state", "")
-            if what == "loading":
-                plan.orders.append(Order(name))
+            if what == "loading" or not (what or launches.is_good(state, name, launch)):
+                plan.orders.append(Order(name))  # nobody has seen its end: it is proved, or gives way
             elif what != "hung":
                 plan.problems.append(str(problem))
             elif not last:

@@ -72,16 +72,16 @@ def stages(entries: list[Entry]) -> list[str]:
         ("seed", "Load weight end. elapsed=0.01", "sizing its caches, for 5 s; 44 s since the start"),
         ("seed", "Memory pool end. avail mem=27.10", "preparing to compute, for 5 s; 44 s since the start"),
         ("seed", "max_total_num_tokens=", "opening its port, for 5 s; 44 s since the start"),
-        ("seed", '"GET /health', "serving, for 23 s; 62 s since the start"),
+        ("seed", '"GET /health', "serving, for 23 s; 1 min 2 s since the start"),
         ("g8", "  0%|", "capturing graphs, graph 0 of 4, for 5 s; 37 s since the start"),
         ("g8", "bs=8 avail_mem=27.05 GB):  25%", "capturing graphs, graph 1 of 4, for 5 s; 37 s since the start"),
-        ("g8", "Capture cuda graph end", "capturing graphs, graph 4 of 4, for 61 s; 93 s since the start"),
-        ("g8", "The server is fired up", "serving, for 5 s; 93 s since the start"),
-        ("g8", "Uvicorn running", "serving, for 5 s; 93 s since the start"),
-        ("q8", "takes 0.88 s", "capturing graphs, graph 0 of 58, for 35 s; 68 s since the start"),
-        ("q8", "(num_tokens=8192):   2%", "capturing graphs, graph 1 of 58, for 44 s; 77 s since the start"),
-        ("q8", "num_tokens=4): 100%", "capturing graphs, graph 58 of 58, for 44 s; 77 s since the start"),
-        ("q8", "avail_mem=11.83 GB):   2%", "capturing graphs, graph 1 of 58, for 44 s; 77 s since the start"),
+        ("g8", "Capture cuda graph end", "capturing graphs, graph 4 of 4, for 1 min 1 s; 1 min 33 s since the start"),
+        ("g8", "The server is fired up", "serving, for 5 s; 1 min 33 s since the start"),
+        ("g8", "Uvicorn running", "serving, for 5 s; 1 min 33 s since the start"),
+        ("q8", "takes 0.88 s", "capturing graphs, graph 0 of 58, for 35 s; 1 min 8 s since the start"),
+        ("q8", "(num_tokens=8192):   2%", "capturing graphs, graph 1 of 58, for 44 s; 1 min 17 s since the start"),
+        ("q8", "num_tokens=4): 100%", "capturing graphs, graph 58 of 58, for 44 s; 1 min 17 s since the start"),
+        ("q8", "avail_mem=11.83 GB):   2%", "capturing graphs, graph 1 of 58, for 44 s; 1 min 17 s since the start"),
     ],
 )
 def test_what_is_shown_of_a_real_launch(name: str, up_to: str, text: str) -> None:
@@ -274,12 +274,12 @@ def test_a_further_bar_of_the_same_words_is_progress() -> None:
 def test_what_is_usual_is_shown_beside_what_is() -> None:
     known = Progress("loading weights", "shard 3 of 12", since=BEGAN + 17, moved=BEGAN + 60)
     usual = {FIRST_STAGE: 12.4, "loading weights": 60.0, "capturing graphs": 67.6}
-    text = "loading weights, shard 3 of 12, for 45 s (usually 60 s); 62 s since the start (usually 2 min 20 s)"
+    text = "loading weights, shard 3 of 12, for 45 s (usually 1 min); 1 min 2 s since the start (usually 2 min 20 s)"
     assert shown(known, BEGAN + 62, BEGAN, usual) == text
-    assert shown(known, BEGAN + 62, BEGAN, {}) == "loading weights, shard 3 of 12, for 45 s; 62 s since the start"
+    assert shown(known, BEGAN + 62, BEGAN, {}) == "loading weights, shard 3 of 12, for 45 s; 1 min 2 s since the start"
     text = "loading weights, shard 3 of 12, for 10 min; 10 min 17 s since the start (usually 5 s)"
     assert shown(known, BEGAN + 617, BEGAN, {"capturing graphs": 5.0, "loading weights": 0.2}) == text
-    assert shown(known, BEGAN + 136.4, BEGAN, {}).endswith("for 119 s; 2 min 16 s since the start")
+    assert shown(known, BEGAN + 136.4, BEGAN, {}).endswith("for 1 min 59 s; 2 min 16 s since the start")
 
 
 def test_usual_is_the_median_of_the_launches_that_had_the_stage() -> None:

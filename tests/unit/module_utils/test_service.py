@@ -202,13 +202,20 @@ def test_what_hung_for_a_moment_is_left_alone(serving: Machine) -> None:
 
 @pytest.mark.parametrize("first", [[], [HUNG]])
 @pytest.mark.parametrize("problem", [Unhealthy("other arguments than requested"), Refused("the record is damaged")])
-def test_what_does_not_serve_as_asked_is_a_problem_and_is_left_alone(
+def test_what_was_proved_and_serves_otherwise_is_a_problem_and_is_left_alone(
     serving: Machine, first: list[Exception], problem: Exception
 ) -> None:
+    launches.keep_verdict(serving.host.state, "a", "L1", {})
     serving.verdicts["a"] = [*first, problem]
     plan = serving.plan()
     assert (plan.problems, plan.orders, plan.instances[0]["reasons"]) == ([str(problem)], [], [])
-    assert not proved(serving)
+
+
+def test_what_nobody_has_proved_and_serves_otherwise_is_followed_so_that_it_gives_way(serving: Machine) -> None:
+    serving.verdicts["a"] = [Unhealthy("other arguments than requested")]
+    plan = serving.plan()
+    (order,) = plan.orders
+    assert (order.prepare, plan.problems) == (None, []) and not proved(serving)
 
 
 def test_all_is_checked_before_the_first_is_looked_at(serving: Machine) -> None:
