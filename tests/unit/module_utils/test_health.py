@@ -94,6 +94,7 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
+        assert self.now < 5000, "it waits for ever"
 
 
 class Deployment:
@@ -387,7 +388,9 @@ def test_a_server_that_does_not_get_healthy(deployment: Deployment, load: float,
         (0.5, "", "it computes, perhaps a long prompt\n"),
     ],
 )
-@pytest.mark.parametrize("how", [{"limit": 7}, {"limit": None, "stall": 7}], ids=["limit", "stall"])
+@pytest.mark.parametrize(
+    "how", [{"limit": 7}, {"limit": 0}, {"limit": None, "stall": 7}], ids=["limit", "now", "stall"]
+)
 def test_a_server_that_serves_no_more_hangs_or_is_busy(
     deployment: Deployment, load: float, state: str, told: str, how: dict[str, Any]
 ) -> None:
@@ -398,8 +401,15 @@ def test_a_server_that_serves_no_more_hangs_or_is_busy(
     deployment.server.statuses["/health"] = [503] * 99
     deployment.load = load
     text = deployment.failure(state=state, **how)
+    assert deployment.clock.now > 1000 + health.LOOK  # a moment does not tell
     assert f": it is serving; {told}" in text
     assert text.endswith(f"Now: process 4711 still runs. All of this launch's log: journalctl GPUOPS_LAUNCH={LAUNCH}")
+
+
+def test_a_server_that_was_silent_for_a_moment_serves(deployment: Deployment) -> None:
+    deployment.log = ["The server is fired up and ready to roll!"]
+    deployment.server.statuses["/health"] = [503, 503]
+    assert deployment.verify(limit=0)["tokens"] == 8
 
 
 def test_what_a_service_computes_is_of_its_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -465,7 +475,7 @@ def test_the_stages_of_a_start_are_told_once(deployment: Deployment) -> None:
     lines = {990.5: "server_args=ServerArgs()", 992: "Load weight begin.", 995: "Load weight end.",
              996: "The server is fired up"}  # fmt: skip
     deployment.log = [LogLine(at, text, INVOCATION) for at, text in lines.items()]
-    deployment.log.append(LogLine(999, "Load weight begin.", "another"))
+    deployment.log.insert(1, LogLine(991, "Load weight begin.", "another"))
     verdict = deployment.verify()
     assert verdict["stages"] == {
         "reading its arguments": 0.5, "preparing": 1.5, "loading weights": 3.0, "sizing its caches": 1.0,

@@ -343,7 +343,8 @@ def test_what_a_launch_loads_is_told_with_what_it_took_before(clock: Clock, monk
     assert told["steps"] == {"a": "loading weights shard 1 of 4", "b": "starting"}
     assert told["shown"]["b"] == "starting launch L3"
     assert told["shown"]["a"] == (
-        "loading weights, shard 1 of 4, for 90 s (usually 3 min 20 s); 100 s since the start (usually 3 min 20 s)"
+        "loading weights, shard 1 of 4, for 1 min 30 s (usually 3 min 20 s); 1 min 40 s since the start"
+        " (usually 3 min 20 s)"
     )
 
 
