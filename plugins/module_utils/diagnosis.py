@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema
-from ansible_collections.gpuops.sglang.plugins.module_utils.progress import FIRST_STAGE, STAGES
+from ansible_collections.gpuops.sglang.plugins.module_utils.progress import FIRST_STAGE, SERVING, STAGES
 from ansible_collections.gpuops.sglang.plugins.module_utils.remedies import known_remedy, remedy
 
 EVIDENCE = 10  # lines
@@ -53,7 +53,9 @@ def diagnose(text: str, schema: Schema, gpu_memory: float | None = None) -> Diag
     position = _cause(lines)
     before = lines if position is None else lines[: position + 1]
     said = "\n".join(before)
-    stage = next((name for pattern, name in reversed(STAGES) if re.search(pattern, said)), FIRST_STAGE)
+    # what a server said at its start has gone out of sight when it has served for long
+    first = SERVING if re.search("(?:Prefill|Decode) batch", said) else FIRST_STAGE
+    stage = next((name for pattern, name in reversed(STAGES) if re.search(pattern, said)), first)
     if position is None:
         return Diagnosis(stage, "", tuple(lines[-EVIDENCE:]), "")
     cause = TIME.sub("", lines[position])

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 
 from ansible_collections.gpuops.sglang.plugins.module_utils.release import changes
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.systemd import Identity, drop_ins
 
 SHOWN = 5  # changes of one thing
 WAY = "what is to stay belongs into sglang_server_instances"
@@ -18,14 +19,14 @@ WAY = "what is to stay belongs into sglang_server_instances"
 def drift(
     kept_unit: str,
     unit_path: Path,
-    shown: Mapping[str, str],
+    identity: Identity,
     argv: Sequence[str] | None,
     running: Sequence[str] | None,
     release: Path,
 ) -> list[str]:
     """Return a sentence with the next step for each thing that was changed by hand since a launch was deployed.
 
-    `kept_unit` is the unit that it was started with; `shown` has NeedDaemonReload and DropInPaths in systemd's words;
+    `kept_unit` is the unit that it was started with; `identity` is what systemd says of the service;
     `argv` is the command line of that unit and `running` that of the process, None where it is not known.
     """
     unit = unit_path.name
@@ -33,11 +34,11 @@ def drift(
     edited = _unit_lines(kept_unit, unit_path)
     if edited:
         found.append(f"{unit_path} was changed by hand ({_some(edited)}): deploy again, which undoes it; {WAY}")
-    if shown.get("NeedDaemonReload") == "yes":
+    if identity.shown.get("NeedDaemonReload") == "yes":
         found.append(f"{unit} was changed but not reloaded: deploy again, or run 'systemctl daemon-reload'")
-    drop_ins = [path for path in shown.get("DropInPaths", "").split() if not _of_all_services(path)]
-    if drop_ins:
-        found.append(f"{', '.join(drop_ins)} changes what {unit} runs: delete it and deploy again; {WAY}")
+    added = drop_ins(identity)
+    if added:
+        found.append(f"{', '.join(added)} changes what {unit} runs: delete it and deploy again; {WAY}")
     if argv is not None and running is not None and list(argv) != list(running):
         place = next(place for place, (one, other) in enumerate(zip_longest(argv, running)) if one != other)
         found.append(
@@ -69,11 +70,6 @@ def _unit_lines(kept: str, path: Path) -> list[str]:
     mask = Masker()  # what somebody has written into it may be anything
     lines = difflib.unified_diff(kept.splitlines(), present.splitlines(), n=0, lineterm="")
     return [mask(line) for line in list(lines)[2:] if not line.startswith("@@")]
-
-
-def _of_all_services(path: str) -> bool:
-    """Tell whether a drop-in came with the system and is for every service, as a container's image may have one."""
-    return Path(path).parent.name == "service.d" and not path.startswith("/etc/")
 
 
 def _word(words: Sequence[str], place: int) -> str:

@@ -38,13 +38,16 @@ LOOK = 5  # s between two looks at the log for progress
 TOKENS = 8
 OLDER = {"/model_info": "/get_model_info", "/server_info": "/get_server_info"}  # until 0.5.5
 LOG_LINES = 5000  # of a launch that are read for the cause of its end
+PATIENCE = 60  # s with a systemd that does not answer
+BUSY = 4  # times longer may something take that computes
+QUEUE = 600  # s that a request may wait for its turn on a server whose /health answers
 IDLE = 0.1  # of a core: a server computes less only when it waits
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": ("/v1/chat/completions", {
         "model": "default", "max_tokens": TOKENS, "messages": [{"role": "user", "content": "Say yes."}],
     }),
     "structured_output": ("/generate", {
-        "text": "Yes or no?", "sampling_params": {"max_new_tokens": TOKENS, "regex": "(yes|no)"},
+        "text": "Yes or no?", "sampling_params": {"max_new_tokens": TOKENS, "temperature": 0, "regex": "(yes|no)"},
     }),
 }  # fmt: skip
 
@@ -52,7 +55,8 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
 class Unhealthy(Exception):
     """The launch does not serve as asked; the text is the report: cause, evidence from its own log, next step.
 
-    `state` is 'loading' or 'hung' where the process is there and nothing is wrong but that it does not answer.
+    `state` is 'loading' or 'hung' where the process is there and nothing is wrong but that it does not answer, 'busy'
+    where all was proved but a request of our own has not got its turn.
     """
 
     def __init__(self, text: str, state: str = "") -> None:
@@ -101,7 +105,7 @@ def verify(state: Path, instance: str, wait: Wait, requests: Collection[str] = (
         raise Refused(f"instance '{instance}': its release {record['release']} is damaged or gone: deploy it again")
     secrets = launches.secrets_of(state, instance, launch)
     server = _Server(record, secrets.get("api_key"))
-    identity = _wait(record, secrets, schema, server, wait)
+    identity = _wait(state, record, secrets, schema, server, wait)
 
     if secrets.get("api_key") and server.is_open():
         raise Unhealthy(f"{server.launch}: {server.url} answers without the API key: deploy again")
@@ -111,6 +115,7 @@ def verify(state: Path, instance: str, wait: Wait, requests: Collection[str] = (
             f"instance '{instance}': port {record['port']} answers for launch {model.get('weight_version')!r}, "
             f"but the unit carries {launch!r}: deploy again"
         )
+    server.queue = QUEUE if wait.limit is None else wait.limit
     reported = server.ask("/server_info")
     asked = {**record["args"], **record.get("accepted", {})}
     asked.update(host=record["host"], port=record["port"], model_path=record["model"])
@@ -122,8 +127,10 @@ def verify(state: Path, instance: str, wait: Wait, requests: Collection[str] = (
             + "\nAsk for what is reported, correct what makes SGLang change it, or accept it with a reason in "
             "sglang_server_accept_changes."
         )
-    generates, began = model.get("is_generation", True), time.monotonic()
-    tokens = _generate(instance, server, launch) if generates else 0
+    # the parts of a disaggregated server answer each other; that they compute /health has told
+    whole = record["args"].get("disaggregation_mode") in (None, "null")
+    generates, began = whole and model.get("is_generation", True), time.monotonic()
+    tokens = _generate(server, record) if generates else 0
     latency = round(time.monotonic() - began, 3)
     for name in requests if generates else ():
         _request(server, name)
@@ -161,7 +168,7 @@ def drift_of(state: Path, instance: str) -> list[str]:
         running = None
     kept = (folder / "unit").read_text(encoding="utf-8") if (folder / "unit").is_file() else ""
     unit = systemd.UNIT_FOLDER / systemd.unit_name(instance)
-    return drift(kept, unit, identity.shown, record.get("argv"), running, Path(record["release"]))
+    return drift(kept, unit, identity, record.get("argv"), running, Path(record["release"]))
 
 
 def beside() -> list[str]:
@@ -182,6 +189,7 @@ class _Server:
         tls = bool(record["args"].get("ssl_certfile"))
         self.url = launches.local_url(record["host"], record["port"], tls)
         self.launch = f"instance '{record['instance']}', launch {record['launch']}"
+        self.queue = 0.0  # s that a request may wait for its turn
         self.headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
         # whose socket it is has been proved; a certificate for the outer name says nothing of a loopback address
         anyone = urllib.request.HTTPSHandler(context=ssl._create_unverified_context())
@@ -191,16 +199,22 @@ class _Server:
         """Return the JSON answer; raises Unhealthy with the path and what came instead."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data=data, headers=self.headers)
-        try:
-            with self.opener.open(request, timeout=HTTP_TIMEOUT) as answer:
-                content: dict[str, Any] = json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            if error.code == 404 and path in OLDER:
-                return self.ask(OLDER[path], body)
-            raise Unhealthy(f"{self.launch}: {self.url}{path} answers {error.code} {error.reason}") from error
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            raise Unhealthy(f"{self.launch}: {self.url}{path} gives no answer: {error}") from error
-        return content
+        end = time.monotonic() + self.queue
+        while True:
+            try:
+                with self.opener.open(request, timeout=HTTP_TIMEOUT) as answer:
+                    content: dict[str, Any] = json.loads(answer.read())
+                return content
+            except urllib.error.HTTPError as error:
+                if error.code == 404 and path in OLDER:
+                    return self.ask(OLDER[path], body)
+                full, why = error.code in (429, 503), f"answers {error.code} {error.reason}"
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                full, why = "timed out" in str(error), f"gives no answer: {error}"
+            busy = full and self.is_up()
+            if not busy or time.monotonic() > end:
+                raise Unhealthy(f"{self.launch}: {self.url}{path} {why}", "busy" if busy else "")
+            time.sleep(POLL)
 
     def is_open(self) -> bool:
         """Tell whether it answers a request without the key."""
@@ -220,12 +234,12 @@ class _Server:
 
 
 def _wait(
-    record: Mapping[str, Any], secrets: Mapping[str, str], schema: Schema, server: _Server, wait: Wait
+    state: Path, record: Mapping[str, Any], secrets: Mapping[str, str], schema: Schema, server: _Server, wait: Wait
 ) -> systemd.Identity:
     instance, launch, port = record["instance"], record["launch"], record["port"]
     began = looked = time.monotonic()
     first = identity = systemd.identity(instance)
-    computed = _computed(identity)
+    computed, watch = _computed(identity), _Watch(state, instance, launch, wait.stall)
     while True:
         runs = identity.active in ("active", "reloading") or (identity.active == "activating" and identity.main_pid)
         # a look at a server's health may take longer than systemd needs to start the next process
@@ -253,7 +267,7 @@ def _wait(
         over = f"after {duration(passed)}" if wait.limit is not None and passed > wait.limit else ""
         if not over and began + passed > looked + LOOK:
             looked = began + passed
-            still = _stalled(launch, identity, wait.stall)
+            still = watch.quiet(identity)
             over = f"it has made no progress for {duration(still)}" if still is not None else ""
         if over:
             found = _diagnosis(launch, identity.invocation, schema)
@@ -262,7 +276,19 @@ def _wait(
                 share = (_computed(identity) - computed) / passed
                 raise _silent(f"{server.launch}: not healthy, {over}", found, share, secrets, launch, identity)
         time.sleep(POLL)
-        identity = systemd.identity(instance)
+        identity = _identity(instance)
+
+
+def _identity(instance: str) -> systemd.Identity:
+    """Ask systemd, which does not answer for a moment when it starts itself anew or the host is short of everything."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return systemd.identity(instance)
+        except (Refused, OSError):
+            if time.monotonic() > end:
+                raise
+            time.sleep(POLL)
 
 
 def _silent(
@@ -289,14 +315,36 @@ def _computed(identity: systemd.Identity) -> float:
         return 0.0
 
 
-def _stalled(launch: str, identity: systemd.Identity, limit: float | None) -> float | None:
-    from ansible_collections.gpuops.sglang.plugins.module_utils import progress
+class _Watch:
+    """Looks whether a start still moves."""
 
-    now, began = time.monotonic(), systemd.began(identity)
-    seen = progress.progress(_entries(launch, identity.invocation), began)
-    if limit is not None:
-        return now - seen.moved if now - seen.moved > limit else None
-    return progress.stalled(seen, now, {})
+    def __init__(self, state: Path, instance: str, launch: str, limit: float | None) -> None:
+        self.launch, self.limit = launch, limit
+        self.usual = [verdict.get("stages", {}) for verdict in launches.earlier_verdicts(state, instance)]
+        self.best: progress.Progress | None = None
+        self.computed = 0.0
+
+    def quiet(self, identity: systemd.Identity) -> float | None:
+        """Return the s without progress when they are too many; a journal that has lost lines is no standstill."""
+        from ansible_collections.gpuops.sglang.plugins.module_utils import progress
+
+        entries = _entries(self.launch, identity.invocation)
+        seen = progress.progress(entries, systemd.began(identity)) if entries else self.best
+        if seen is None:
+            return None
+        if self.best and progress.ORDER.index(seen.stage) < progress.ORDER.index(self.best.stage):
+            seen = replace(self.best, moved=max(seen.moved, self.best.moved))
+        if self.best is None or seen.moved > self.best.moved:
+            self.computed = _computed(identity)
+        self.best = seen
+        quiet = time.monotonic() - (seen.since if seen.stage == SERVING else seen.moved)
+        limit = self.limit
+        if limit is None:
+            usual = progress.usual_times(self.usual).get(seen.stage, 0)
+            busy = quiet > 0 and (_computed(identity) - self.computed) / quiet > IDLE
+            # compilers and downloads say nothing for long; a standstill may compute too, so they have an end
+            limit = max(progress.LIMITS[seen.stage], 3 * usual) * (BUSY if busy else 1)
+        return quiet if quiet > limit else None
 
 
 def _stages(launch: str, identity: systemd.Identity) -> dict[str, float]:
@@ -348,11 +396,11 @@ def _request(server: _Server, name: str) -> None:
         raise Unhealthy(f"{server.launch}: the {name.replace('_', ' ')} request came back with {said[:80]!r}")
 
 
-def _generate(instance: str, server: _Server, launch: str) -> int:
-    body = {"text": "The", "sampling_params": {"max_new_tokens": TOKENS, "temperature": 0, "ignore_eos": True}}
+def _generate(server: _Server, record: Mapping[str, Any]) -> int:
+    text = {"input_ids": [1]} if record["args"].get("skip_tokenizer_init") else {"text": "The"}
+    body = {**text, "sampling_params": {"max_new_tokens": TOKENS, "temperature": 0, "ignore_eos": True}}
     told = server.ask("/generate", body).get("meta_info", {})
-    if told.get("weight_version", launch) != launch or not told.get("completion_tokens"):
-        raise Unhealthy(
-            f"instance '{instance}': a generation of {TOKENS} tokens came back without tokens of launch {launch}"
-        )
+    if told.get("weight_version", record["launch"]) != record["launch"] or not told.get("completion_tokens"):
+        what = f"a generation of {TOKENS} tokens came back without tokens of launch {record['launch']}"
+        raise Unhealthy(f"instance '{record['instance']}': {what}")
     return int(told["completion_tokens"])

@@ -75,16 +75,32 @@ def only_one(path: Path, what: str, wait: int) -> Iterator[None]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                pid, since, note = (*path.read_text(encoding="utf-8").split(), "", "", "")[:3]
-                age = f", for {duration(_uptime() - float(since))}" if since else ""
-                text = f"process {pid} still {what}{age}: wait for it or end it first"
-                if note:
-                    raise Held(text, note) from None
+                held = _held(path, what)
+                if held.note:
+                    raise held from None
                 if time.monotonic() > end:
-                    raise Refused(text) from None
+                    raise Refused(str(held)) from None
                 time.sleep(0.2)
         name_holder(path)
         yield
+
+
+def holder(path: Path, what: str) -> Held | None:
+    """Return who holds the lock `path`, as an error to tell, or None."""
+    try:
+        with path.open(encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _held(path, what)
+    except OSError:
+        pass  # nobody has held it since the boot
+    return None
+
+
+def _held(path: Path, what: str) -> Held:
+    pid, since, note = (*path.read_text(encoding="utf-8").split(), "", "", "")[:3]
+    age = f", for {duration(_uptime() - float(since))}" if since else ""
+    return Held(f"process {pid} still {what}{age}: wait for it or end it first", note)
 
 
 def name_holder(path: Path, note: str = "") -> None:

@@ -51,6 +51,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import sy
 LOCK = Path("/run/gpuops-sglang.lock")
 LOCK_FOR = "starts instances on this host"
 LOCK_WAIT = 180  # s: a server may take a minute to stop
+RESERVE = 1 << 20  # bytes
 PLAIN_PATH = re.compile(r"(/[A-Za-z0-9._-]+)+")
 PLACEHOLDER = "LAUNCH"  # stands for the id where two launches are compared
 
@@ -172,16 +173,24 @@ def check(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> N
         raise Refused(
             f"{where}: this host has a unit {name} that is not of this tool: remove it or rename the instance"
         )
-    ours = systemd.identity(instance.name) if unit else None
-    for port in (instance.port, *bound_ports(instance.args).values()):
-        for listener in sockets.listeners(port):
+    added = systemd.drop_ins(systemd.identity(instance.name)) if unit else []
+    if added:
+        raise Refused(f"{where}: {', '.join(added)} changes what its unit runs: delete it, its content is for 'env'")
+    check_ports(instance.name, instance.port, instance.args)
+
+
+def check_ports(name: str, port: int, args: Mapping[str, Any]) -> None:
+    """Raise Refused where something else listens on a port of an instance."""
+    ours = systemd.identity(name) if systemd.read_unit(name) else None
+    for wanted in (port, *bound_ports(args).values()):
+        for listener in sockets.listeners(wanted):
             if ours and listener.in_cgroup(ours.cgroup):
                 continue
-            other = systemd.instance_in(listener.cgroups)
+            other, what = systemd.instance_in(listener.cgroups), f"instance '{name}': port {wanted} is held by"
             if other:
                 way = f"move that one first, or end it with 'systemctl disable --now {systemd.unit_name(other)}'"
-                raise Refused(f"{where}: port {port} is held by instance '{other}' of this host: {way}")
-            raise Refused(f"{where}: port {port} is held by {listener.label}: end it or choose another port")
+                raise Refused(f"{what} instance '{other}' of this host: {way}")
+            raise Refused(f"{what} {listener.label}: end it or choose another port")
 
 
 def compare(
@@ -197,6 +206,8 @@ def compare(
         reasons.append("not installed")
     elif before != after:
         reasons.append("configuration differs")
+    elif systemd.identity(instance.name).shown.get("NeedDaemonReload") == "yes":
+        reasons.append("systemd has not read the unit again")
     if schema is None:
         # neither side has them, lest the diff tell that all of them go
         before = _without_arguments(before)
@@ -236,6 +247,7 @@ def prepare(instance: Instance, host: Host, schema: Mapping[str, Any], told: Map
         "model": instance.model,
         "host": instance.host,
         "port": instance.port,
+        "gpus": list(instance.gpus),
         "args": dict(instance.args),
         "secrets": sorted(instance.secrets),
         "user": host.user,
@@ -254,6 +266,7 @@ def _written(state: Path, record: Mapping[str, Any], unit: str, secret_files: Ma
     os.umask(0o022)
     with writing_below(state):
         _make_folders(state, instance, launch, user)
+        _keep_reserve(state)
     for name, text in secret_files.items():
         # SGLang itself reads its --config file; the variables are read by systemd
         write_whole(folder / name, text, 0o600, (user.pw_uid if name == "secrets.yaml" else 0, user.pw_gid))
@@ -270,6 +283,18 @@ def watcher() -> str:
     from ansible_collections.gpuops.sglang.plugins.module_utils import watch
 
     return inspect.getsource(watch)
+
+
+def _keep_reserve(state: Path) -> None:
+    """Hold some space back for the way back from a launch that fills the disk."""
+    reserve = state / ".reserve"
+    if not reserve.is_file() or reserve.stat().st_size < RESERVE:
+        write_whole(reserve, "0" * RESERVE, 0o600)
+
+
+def give_reserve(state: Path) -> None:
+    """Give that space free."""
+    (state / ".reserve").unlink(missing_ok=True)
 
 
 def _make_folders(state: Path, instance: str, launch: str, user: pwd.struct_passwd) -> None:
@@ -297,20 +322,15 @@ def keep_verdict(state: Path, instance: str, launch: str, verdict: Mapping[str, 
     folder = state / instance / "launches" / launch
     if not is_good(state, instance, launch):
         write_whole(folder / "verdict.json", json.dumps(verdict, indent=1, sort_keys=True), 0o640)
-        _prune(folder.parent, launch, (_read_record(folder) or {}).get("keep", Host.keep))
+        _prune(folder.parent, launch)
 
 
-def keep_failure(
-    state: Path, instance: str, launch: str, report: str, log: Collection[str], good: str | None = None
-) -> None:
-    """Write down why a launch failed, and what it wrote, which the journal gives up some day; root alone may read.
-
-    `good` is the launch that is to be started again.
-    """
+def keep_failure(state: Path, instance: str, launch: str, report: str, log: Collection[str]) -> None:
+    """Write down why a launch failed, and what it wrote, which the journal gives up some day; root alone may read."""
     folder = state / instance / "launches" / launch
     write_whole(folder / "failure.log", "".join(f"{line}\n" for line in log), 0o600)
     write_whole(folder / "failure.json", json.dumps({"report": report}, indent=1), 0o640)
-    _prune(folder.parent, launch, (_read_record(folder) or {}).get("keep", Host.keep), good)
+    _prune(folder.parent, launch)
 
 
 def earlier_verdicts(state: Path, instance: str) -> list[dict[str, Any]]:
@@ -342,8 +362,8 @@ def last_good(state: Path, instance: str, present: str | None) -> str | None:
     record = _read_record(state / instance / "launches" / present) if present else None
     origin = (record or {}).get("again") or present
     launches = _in_order(state / instance / "launches")
-    before = launches[: launches.index(origin)] if origin in launches else launches
-    good = [name for name in reversed(before) if is_good(state, instance, name)]
+    place = next((launches.index(name) for name in (origin, present) if name in launches), len(launches))
+    good = [name for name in reversed(launches[:place]) if is_good(state, instance, name)]
     return next((name for name in good if not again_problem(state, instance, name)), None)
 
 
@@ -378,11 +398,16 @@ def record_of(state: Path, instance: str) -> dict[str, Any]:
     launch = systemd.launch_of(systemd.read_unit(instance))
     if launch is None:
         raise Refused(f"there is no unit of an instance '{instance}' on this host: deploy it first")
+    return record(state, instance, launch)
+
+
+def record(state: Path, instance: str, launch: str) -> dict[str, Any]:
+    """Return the record of a launch."""
     folder = state / instance / "launches" / launch
-    record = _read_record(folder)
-    if record is None:
+    found = _read_record(folder)
+    if found is None:
         raise Refused(f"the record {folder / 'launch.json'} is damaged or gone: deploy the instance again")
-    return record
+    return found
 
 
 def secrets_of(state: Path, instance: str, launch: str) -> dict[str, str]:
@@ -498,12 +523,13 @@ def _secrets_in_place(folder: Path) -> dict[str, str]:
     return {path.name: path.read_bytes().decode() for path in sorted(folder.glob("secrets.*"))}
 
 
-def _prune(folder: Path, launch: str, keep: int, good: str | None = None) -> None:
-    """Keep the newest launches, and `good` or else the newest that was proved to serve."""
+def _prune(folder: Path, launch: str) -> None:
+    """Keep as many of the newest launches as `launch` asks for, what the unit carries and the last good one."""
+    instance, keep = folder.parent.name, (_read_record(folder / launch) or {}).get("keep", Host.keep)
+    good = last_good(folder.parents[1], instance, launch)
     old = [name for name in _in_order(folder) if name != launch]
-    good = good or last_good(folder.parents[1], folder.parent.name, launch)
     for name in old[: max(0, len(old) - max(0, keep - 1))]:
-        if name != good:
+        if name not in (good, systemd.launch_of(systemd.read_unit(instance))):
             shutil.rmtree(folder / name, ignore_errors=True)
 
 

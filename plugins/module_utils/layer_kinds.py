@@ -41,7 +41,7 @@ class Reader:
         self.asked.update(keys)
         return next((self.config[key] for key in keys if self.config.get(key) is not None), None)
 
-    def int(self, *keys: str, default: int = 0) -> int:
+    def number(self, *keys: str, default: int = 0) -> int:
         value = self.any(*keys)
         return int(value) if isinstance(value, (int, float)) and value > 0 else default
 
@@ -97,12 +97,12 @@ class Experts:
 
 
 def latent_of(read: Reader) -> Latent | None:
-    ranks = [read.int(key) for key in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")]
-    sparse = [read.int(key) for key in ("index_n_heads", "index_head_dim")]
+    ranks = [read.number(key) for key in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")]
+    sparse = [read.number(key) for key in ("index_n_heads", "index_head_dim")]
     read.any("qk_head_dim")
     if not ranks[1] or read.any("use_mla") is False:
         return None
-    return Latent(*ranks, read.int("v_head_dim"), *sparse)
+    return Latent(*ranks, read.number("v_head_dim"), *sparse)
 
 
 def linear_of(read: Reader) -> Linear | None:
@@ -113,30 +113,30 @@ def linear_of(read: Reader) -> Linear | None:
     if isinstance(kda, dict) and {"num_heads", "head_dim"} <= kda.keys():
         heads, dim = int(kda["num_heads"]), int(kda["head_dim"])
         return Linear("kda", heads, dim, heads, dim, int(kda.get("short_conv_kernel_size", 4)), ssm)
-    gdn = [read.int(f"linear_{key}") for key in ("num_value_heads", "value_head_dim", "num_key_heads", "key_head_dim")]
-    kernel = read.int("linear_conv_kernel_dim", "conv_kernel", "mamba_d_conv", "d_conv", default=4)
+    gdn = [read.number(f"linear_{key}") for key in ("num_value_heads", "value_head_dim", "num_key_heads", "key_head_dim")]
+    kernel = read.number("linear_conv_kernel_dim", "conv_kernel", "mamba_d_conv", "d_conv", default=4)
     if all(gdn):
         return Linear("gdn", *gdn, kernel, ssm)
-    heads, state = read.int("mamba_num_heads", "mamba_n_heads"), read.int("ssm_state_size", "mamba_d_state")
-    head_dim, groups = read.int("mamba_head_dim", "mamba_d_head"), read.int("n_groups", "mamba_n_groups", default=1)
-    width = read.int("mamba_d_ssm") or read.int("expand", "mamba_expand") * read.int("hidden_size")
+    heads, state = read.number("mamba_num_heads", "mamba_n_heads"), read.number("ssm_state_size", "mamba_d_state")
+    head_dim, groups = read.number("mamba_head_dim", "mamba_d_head"), read.number("n_groups", "mamba_n_groups", default=1)
+    width = read.number("mamba_d_ssm") or read.number("expand", "mamba_expand") * read.number("hidden_size")
     if heads and state and (head_dim or width):
         return Linear("mamba2", heads, head_dim or width // heads, groups, state, kernel, ssm)
-    if read.int("conv_L_cache"):
+    if read.number("conv_L_cache"):
         read.any("conv_dim", "conv_dim_out", "block_dim")
-        return Linear("conv", 1, read.int("hidden_size"), 0, 0, read.int("conv_L_cache"), ssm)
+        return Linear("conv", 1, read.number("hidden_size"), 0, 0, read.number("conv_L_cache"), ssm)
     return None
 
 
 def experts_of(read: Reader) -> Experts | None:
-    count = read.int("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
-    width = read.int("moe_intermediate_size", "expert_ffn_hidden_size", "moe_ffn_hidden_size")
-    shared = read.int("shared_expert_intermediate_size", "shared_intermediate_size")
-    one = read.int("moe_shared_expert_intermediate_size")
-    several = read.int("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+    count = read.number("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
+    width = read.number("moe_intermediate_size", "expert_ffn_hidden_size", "moe_ffn_hidden_size")
+    shared = read.number("shared_expert_intermediate_size", "shared_intermediate_size")
+    one = read.number("moe_shared_expert_intermediate_size")
+    several = read.number("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
     if count < 2:
         return None
-    width = width or read.int("intermediate_size")
+    width = width or read.number("intermediate_size")
     if read.any("model_type") == "llama4_text":  # one shared expert, which no key tells
         shared = shared or width
     gated = shared > 0 and str(read.any("model_type")).startswith(("qwen2_moe", "qwen3_next", "qwen3_5_moe"))
@@ -145,11 +145,11 @@ def experts_of(read: Reader) -> Experts | None:
 
 def mixers_of(read: Reader, count: int, linear: Linear | None, unknown: list[str]) -> tuple[str, ...]:
     kinds = read.any("layers_block_type", "hybrid_override_pattern", "layer_types")
-    interval, chunk = read.int("full_attention_interval"), read.int("attention_chunk_size")
-    pattern, windows = read.any("hybrid_layer_pattern"), read.int("sliding_window_pattern", "_sliding_window_pattern")
+    interval, chunk = read.number("full_attention_interval"), read.number("attention_chunk_size")
+    pattern, windows = read.any("hybrid_layer_pattern"), read.number("sliding_window_pattern", "_sliding_window_pattern")
     kda = read.any("linear_attn_config")
     every: Sequence[int] = range(count)
-    if read.int("mamba_d_ssm"):  # Falcon-H1: attention and state side by side
+    if read.number("mamba_d_ssm"):  # Falcon-H1: attention and state side by side
         return ("both",) * count
     if isinstance(kinds, (list, str)) and len(kinds) >= count:
         strange = sorted({str(kind) for kind in kinds} - KINDS.keys())
@@ -168,7 +168,7 @@ def mixers_of(read: Reader, count: int, linear: Linear | None, unknown: list[str
         unknown.append("config.json does not say which layers have attention and which a state")
     if chunk:
         return tuple("sliding" if (layer + 1) % 4 else "full" for layer in every)
-    if windows > 1 and read.int("sliding_window"):
+    if windows > 1 and read.number("sliding_window"):
         return tuple("sliding" if (layer + 1) % windows else "full" for layer in every)
     return ("full",) * count
 
@@ -177,8 +177,8 @@ def feeds_of(read: Reader, count: int, experts: Experts | None) -> tuple[str, ..
     kinds = read.any("layers_block_type", "hybrid_override_pattern")
     if isinstance(kinds, (list, str)) and len(kinds) >= count and not {"mlp", "-", "moe", "E"}.isdisjoint(kinds):
         return tuple({"mlp": "dense", "-": "dense", "moe": "moe", "E": "moe"}.get(str(kind), "none") for kind in kinds)
-    dense, step = read.int("first_k_dense_replace", "num_dense_layers"), read.int("decoder_sparse_step", default=1)
-    step = read.int("interleave_moe_layer_step", default=step)
+    dense, step = read.number("first_k_dense_replace", "num_dense_layers"), read.number("decoder_sparse_step", default=1)
+    step = read.number("interleave_moe_layer_step", default=step)
     only = read.any("mlp_only_layers") or ()
     listed = read.any("moe_layers", "moe_layers_enum")
     kinds, freq = read.any("mlp_layer_types"), read.any("moe_layer_freq")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +36,24 @@ TOWERS = ("vision_config", "audio_config", "vision_tower_config", "sound_config"
 
 @dataclass(frozen=True)
 class Tower:
-    """What encodes pictures or sound; `rated` are its layers and width as SGLang sees them."""
+    """What encodes pictures or sound; `rated` are its layers and width as SGLang rates pictures by."""
 
     weights: int
-    rated: tuple[int, int]
+    rated: tuple[int, int] | None
 
 
 @dataclass(frozen=True)
+class Stored:
+    """Bytes of the weights as the files hold them, and how each part is divided (see model_weights)."""
+
+    layers: tuple[tuple[tuple[str, float], ...], ...]
+    embedding: float
+    head: float
+    rest: tuple[tuple[str, float], ...]
+    draft: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, eq=False)  # one is as good as another only if it is the same: a key of caches
 class Shape:
     """A model; `mixers` and `feeds` have one entry for each layer (see layer_kinds)."""
 
@@ -74,9 +85,11 @@ class Shape:
     towers: tuple[Tower, ...]
     multimodal: bool
     quantization: Quantization
+    positions: int  # bytes of the table of rotary positions, which each GPU holds
     draft_layers: int  # for multi-token prediction, in the same checkpoint
     draft_vocabulary: int  # of an EAGLE3 draft
     unknown: tuple[str, ...]  # why figures are lower bounds
+    stored: Stored | None = None
 
     @property
     def layers(self) -> int:
@@ -115,10 +128,10 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
     architecture = str(names[0]) if isinstance(names, list) and names else ""
     model_type = str(read.any("model_type") or config.get("model_type") or "")
     blocks = read.any("layers_block_type", "hybrid_override_pattern")
-    hidden, heads = read.int("hidden_size", "n_embd", "d_model"), read.int("num_attention_heads", "n_head", "n_heads")
-    count = read.int("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+    hidden, heads = read.number("hidden_size", "n_embd", "d_model"), read.number("num_attention_heads", "n_head", "n_heads")
+    count = read.number("num_hidden_layers", "n_layer", "num_layers", "n_layers")
     count = len(blocks) if isinstance(blocks, (list, str)) else count
-    vocabulary = read.int("vocab_size", "padded_vocab_size")
+    vocabulary = read.number("vocab_size", "padded_vocab_size")
     if not (hidden and count and vocabulary):
         lacking = ", ".join(
             key
@@ -133,22 +146,22 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
         unknown.append("config.json does not say how many attention heads there are")
     if not architecture and not model_type:
         unknown.append("config.json names no architecture")
-    head_dim = read.int("head_dim", "attention_head_dim", "kv_channels") or (hidden // heads if heads else 0)
-    kv_heads = read.int("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num", default=heads)
-    value_dim = read.int("v_head_dim", default=head_dim)
-    swa = [read.int("swa_num_key_value_heads"), read.int("swa_head_dim"), read.int("swa_v_head_dim")]
-    apart = read.int("global_head_dim"), read.int("num_global_key_value_heads")
+    head_dim = read.number("head_dim", "attention_head_dim", "kv_channels") or (hidden // heads if heads else 0)
+    kv_heads = read.number("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num", default=heads)
+    value_dim = read.number("v_head_dim", default=head_dim)
+    swa = [read.number("swa_num_key_value_heads"), read.number("swa_head_dim"), read.number("swa_v_head_dim")]
+    apart = read.number("global_head_dim"), read.number("num_global_key_value_heads")
     if any(apart):  # Gemma 4 names its full layers apart (0.5.11 srt/utils/hf_transformers/config.py, get_config)
         swa = [kv_heads, head_dim, head_dim]
         head_dim, kv_heads, value_dim = apart[0] or head_dim, apart[1] or kv_heads, apart[0] or head_dim
     quant = quantization(config, text)
     unknown += quant.unknown
-    towers = tuple(_tower(config[key], hidden, unknown) for key in TOWERS if isinstance(config.get(key), dict))
-    sliding = read.int("sliding_window", "sliding_window_size", "attention_chunk_size")
+    towers = tuple(_tower(key, config[key], hidden, unknown) for key in TOWERS if isinstance(config.get(key), dict))
+    sliding = read.number("sliding_window", "sliding_window_size", "attention_chunk_size")
     activation = str(read.any("mlp_hidden_act", "hidden_act", "hidden_activation", "activation_function"))
-    context = read.int(*CONTEXT_KEYS, default=2048)
-    draft_layers = read.int("mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_modules")
-    dense = read.int("intermediate_size_mlp", "ffn_hidden_size", "intermediate_size", "n_inner", "d_ff")
+    context = read.number(*CONTEXT_KEYS, default=2048)
+    draft_layers = read.number("mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_modules")
+    dense = read.number("intermediate_size_mlp", "ffn_hidden_size", "intermediate_size", "n_inner", "d_ff")
     dtype = read.any("dtype", "torch_dtype") or config.get("torch_dtype") or config.get("dtype") or "bfloat16"
     shape = Shape(
         architecture=architecture,
@@ -179,23 +192,20 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
         towers=towers,
         multimodal=bool(towers) and "ForCausalLM" not in architecture,
         quantization=quant,
+        positions=_positions(read, context, latent.rope if latent else head_dim),
         draft_layers=draft_layers,
-        draft_vocabulary=read.int("draft_vocab_size"),
+        draft_vocabulary=read.number("draft_vocab_size"),
         unknown=(),
     )
-    return _with_unknown(shape, [*unknown, *(f"'{key}' of config.json is not understood" for key in read.unread())])
-
-
-def _with_unknown(shape: Shape, reasons: list[str]) -> Shape:
-    return Shape(**{**shape.__dict__, "unknown": tuple(dict.fromkeys(reasons))})
+    unknown += [f"'{key}' of config.json is not understood" for key in read.unread()]
+    return replace(shape, unknown=tuple(dict.fromkeys(unknown)))
 
 
 def _tied(read: Reader, config: Mapping[str, Any], model_type: str, unknown: list[str]) -> bool:
     said = read.any("tie_word_embeddings")
     said = config.get("tie_word_embeddings") if said is None else said
     if said is None and not model_type.startswith(("gemma", "cohere")):
-        unknown.append("config.json does not say whether the embeddings are tied: they are counted as not tied")
-        return False
+        unknown.append("config.json does not say whether the embeddings are tied: they are counted as if they were")
     return said is None or bool(said)
 
 
@@ -207,28 +217,40 @@ def _scaled(context: int, rope: Any) -> int:
     return int(context * factor) if isinstance(factor, (int, float)) and factor > 0 else context
 
 
-def _tower(config: Mapping[str, Any], hidden: int, unknown: list[str]) -> Tower:
+def _positions(read: Reader, context: int, width: int) -> int:
+    """Cosines and sines in float32 for each position (0.5.11 srt/layers/rotary_embedding/base.py, RotaryEmbedding);
+    a second table where sliding layers turn at another speed."""
+    rope = read.any("rope_scaling", "rope_parameters")
+    tables = 2 if read.any("rope_local_base_freq") else 1
+    part = read.any("partial_rotary_factor") or (rope.get("partial_rotary_factor") if isinstance(rope, dict) else None)
+    if not isinstance(rope, dict) and read.any("rope_theta", "rope_pct") is None:
+        return 0
+    return int(_scaled(context, rope) * width * (part if isinstance(part, (int, float)) else 1)) * 4 * tables
+
+
+def _tower(key: str, config: Mapping[str, Any], hidden: int, unknown: list[str]) -> Tower:
     """Count an encoder of transformer layers with its patches, positions and mergers into the text's width."""
     read = Reader(config)
-    layers = read.int("depth", "num_hidden_layers", "num_layers", "encoder_layers", "layers", "n_layers")
-    width = read.int("embed_dim") if read.int("embed_dim") and read.int("mlp_ratio") else 0
-    width = width or read.int("hidden_size", "embed_dim", "d_model", "width", "vt_hidden_size")
+    layers = read.number("depth", "num_hidden_layers", "num_layers", "encoder_layers", "layers", "n_layers")
+    width = read.number("embed_dim") if read.number("embed_dim") and read.number("mlp_ratio") else 0
+    width = width or read.number("hidden_size", "embed_dim", "d_model", "width", "vt_hidden_size")
     ratio = config.get("mlp_ratio")
-    feed = read.int("intermediate_size", "encoder_ffn_dim", "vt_intermediate_size")
+    feed = read.number("intermediate_size", "encoder_ffn_dim", "vt_intermediate_size")
     feed = feed or int(width * (ratio if isinstance(ratio, (int, float)) else 4))
     matrices = 3 if str(read.any("hidden_act")) == "silu" else 2
-    merge, patch = read.int("spatial_merge_size", default=1), read.int("patch_size")
-    into = read.int("out_hidden_size", default=hidden)
+    merge, patch = read.number("spatial_merge_size", default=1), read.number("patch_size")
+    into = read.number("out_hidden_size", default=hidden)
     joined, stacks = width * merge * merge, 1 + len(read.any("deepstack_visual_indexes") or ())
-    side = read.int("image_size") // patch if patch else 0
+    side = read.number("image_size") // patch if patch else 0
     weights = layers * (4 * width * width + matrices * width * feed + 9 * width + feed)
-    weights += read.int("in_channels", "in_chans", "num_channels", default=3) * patch * patch * width * (
-        read.int("temporal_patch_size", default=1)
+    weights += read.number("in_channels", "in_chans", "num_channels", default=3) * patch * patch * width * (
+        read.number("temporal_patch_size", default=1)
     )
-    weights += (read.int("num_position_embeddings") or side * side) * width
+    weights += (read.number("num_position_embeddings") or side * side) * width
     weights += stacks * (joined * joined + joined * into) if merge > 1 else width * into
-    if not layers or not width:
-        unknown.append("the encoder beside the text is not understood: it is not counted")
-        return Tower(0, (24, 1024))
     # SGLang reads these two keys only, with these values if one is missing (adjust_mem_fraction_for_vlm)
-    return Tower(weights, (int(config.get("num_hidden_layers", 24)), int(config.get("hidden_size", 1024))))
+    rated = int(config.get("num_hidden_layers") or 24), int(config.get("hidden_size") or 1024)
+    if not layers or not width:
+        unknown.append(f"'{key}' of config.json is not understood: what it describes is not counted")
+        weights = 0
+    return Tower(weights, rated if key == "vision_config" else None)

@@ -47,10 +47,11 @@ LIMITS: Times = {
     "capturing graphs": 1200,  # the first graph compiles kernels: 55 s on an H200, far more with few cores
     "opening its port": 600,  # other ranks may still compile
     "trying a first request": 900,  # SGLang ends itself after 600
+    SERVING: 900,  # without an answer of its /health
 }
-ORDER = (*LIMITS, SERVING)
+ORDER = tuple(LIMITS)
 AGAIN = (DRAFT, "compiling kernels", "capturing graphs")  # a server may return to these
-NEXT = {stage: {*ORDER[place:], *AGAIN} - {stage} for place, stage in enumerate(LIMITS)}
+NEXT = {stage: {*ORDER[place:], *AGAIN} - {stage} for place, stage in enumerate(ORDER[:-1])}
 RECENT = 50  # different lines: what comes again among so few, e.g. a complaint of each rank, is no progress
 NOUNS = {"loading weights": "shard", DRAFT: "shard", "compiling kernels": "kernel", "capturing graphs": "graph"}
 

@@ -12,6 +12,7 @@ import contextlib
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import launch as lau
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
-MEMORY_BACK = 30  # s that the driver may take to give the memory of ended processes back
+MEMORY_BACK = 120  # s for memory of ended processes; a driver that keeps no state needs long to answer when all ended
 
 Tell = Callable[..., None]  # (instance, phase, launch, and why the launch before failed)
 
@@ -65,13 +66,18 @@ def _share(one: Order, other: Order) -> bool:
 
 
 def carry_out(orders: Sequence[Order], state: Path, wait: health.Wait, tell: Tell) -> list[Outcome]:
-    """Carry out every order; those of one wave load side by side."""
-    outcomes = []
+    """Carry out every order; those of one wave load side by side. What failed in one may fail in the next."""
+    outcomes: list[Outcome] = []
     for wave in waves(orders):
+        if any(outcome.problem for outcome in outcomes):
+            why = "was not touched, because another instance of this host has failed"
+            outcomes += [Outcome(one.instance, problem=f"instance '{one.instance}' {why}") for one in wave]
+            continue
         begun = [_Launch(order, state, wait, tell) for order in wave]
         for one in begun:  # once all are stopped: one may get a GPU that another one had
             one.start()
-        outcomes += [one.prove() for one in begun]
+        with ThreadPoolExecutor(len(begun)) as pool:  # the end of one is not to wait for the load of another
+            outcomes += pool.map(_Launch.prove, begun)
     return outcomes
 
 
@@ -82,6 +88,7 @@ class _Launch:
         self.instance, self.state, self.wait, self.teller = order.instance, state, wait, tell
         self.new = order.prepare is not None
         self.replaced = not self.new
+        self.busy = False
         self.before: str | None = None
         self.outcome = Outcome(order.instance)
         try:
@@ -131,7 +138,7 @@ class _Launch:
                 self._verify(launch)
             if not self.replaced:
                 self.outcome.problem += "\nNothing was stopped."
-            elif not (self.outcome.serving or launches.is_good(self.state, self.instance, launch)):
+            elif not (self.outcome.serving or self.busy or launches.is_good(self.state, self.instance, launch)):
                 self._return(launch)
         except Exception as error:  # the other instances' outcomes are not to be lost
             self.outcome.problem += f"\n{_told(error)}"
@@ -144,13 +151,13 @@ class _Launch:
             launches.keep_verdict(self.state, self.instance, launch, self.outcome.verdict)
         except Exception as error:
             self.outcome.problem = _told(error)
+            self.busy = getattr(error, "state", "") == "busy"  # what has too much to do is no worse than what was
 
     def _return(self, failed: str) -> None:
         problem, good = self.outcome.problem, None
         try:
+            launches.give_reserve(self.state)
             good = self._good(failed)
-            log = [line.text for line in systemd.log_of(failed, health.LOG_LINES)]
-            launches.keep_failure(self.state, self.instance, failed, problem, log, good)
         except Exception as error:
             problem += f"\n{_told(error)}"
         why = "there is no earlier launch to return to"
@@ -163,6 +170,8 @@ class _Launch:
                 self._verify(self.outcome.launch or "")
             except Exception as error:
                 self.outcome.problem = _told(error)
+        self._keep_failure(failed, problem)
+        if good is not None:
             if self.outcome.serving:
                 known = f"what launch {good} was, as launch {self.outcome.serving}, which was proved"
                 self.outcome.problem = f"{problem}\nServing now: {known}. {self.outcome.problem}".rstrip()
@@ -171,6 +180,11 @@ class _Launch:
         self.outcome.problem = f"{problem}\nServing now: nothing that was proved; {why}"
         now = systemd.identity(self.instance)
         self.outcome.problem += f"\nThe service is left as it is, {now.active} ({now.sub})."
+
+    def _keep_failure(self, failed: str, problem: str) -> None:
+        with contextlib.suppress(Exception):  # the report is told anyhow
+            log = [line.text for line in systemd.log_of(failed, health.LOG_LINES)]
+            launches.keep_failure(self.state, self.instance, failed, problem, log)
 
     def _good(self, failed: str) -> str | None:
         """What served until now, else the newest that was proved before."""
@@ -205,12 +219,18 @@ def stop(instance: str, tell: Tell) -> None:
         )
     end = time.monotonic() + MEMORY_BACK
     while True:
-        holding = [one for one in gpu.processes() if one.pid in ours]
-        if not holding:
-            return
-        if time.monotonic() > end:
-            raise Refused(
-                f"instance '{instance}' has ended, but the driver still counts {holding[0].label}: see dmesg for Xid, "
-                "and reset the GPU or restart the host"
-            )
+        late = time.monotonic() > end
+        try:
+            holding = [one for one in gpu.processes() if one.pid in ours]
+        except Refused:  # it answers late just after the last process has ended
+            if late:
+                raise
+        else:
+            if not holding:
+                return
+            if late:
+                raise Refused(
+                    f"instance '{instance}' has ended, but the driver still counts {holding[0].label}: see dmesg for "
+                    "Xid, and reset the GPU or restart the host"
+                )
         time.sleep(0.5)

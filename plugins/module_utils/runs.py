@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import secrets
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -79,11 +80,15 @@ def _work(run: str, state: Path, work: Callable[[Tell], list[Outcome]], told: in
         "pid": os.getpid(), "born": _born(os.getpid()), "state": str(state), "at": {}, "outcomes": None, "crash": "",
     }  # fmt: skip
 
+    one_by_one = threading.Lock()
+
     def tell(instance: str, phase: str, launch: str | None, problem: str = "") -> None:
         problem = problem or content["at"].get(instance, {}).get("problem", "")
-        content["at"][instance] = {"phase": phase, "launch": launch, "since": time.monotonic(), "problem": problem}
-        write_whole(path, json.dumps(content), 0o600)
+        with one_by_one:
+            content["at"][instance] = {"phase": phase, "launch": launch, "since": time.monotonic(), "problem": problem}
+            write_whole(path, json.dumps(content), 0o600)
 
+    systemd.into_scope(f"gpuops-{run}", os.getpid())
     write_whole(path, json.dumps(content), 0o600)
     os.write(told, BEGUN.encode())
     try:

@@ -35,6 +35,7 @@ class Plan:
     orders: list[Order] = field(default_factory=list)
     verdicts: list[dict[str, Any]] = field(default_factory=list)  # of those that are to be left alone
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     diff: list[dict[str, str]] = field(default_factory=list)
 
 
@@ -60,22 +61,29 @@ def started(instances: Sequence[Instance], asked: Asked) -> Plan:
         raise Refused(f"there is no release in {host.release}: install it with sglang_release first")
     reasons = {name: list(one.reasons) for name, one in compared.items()}
     for name, found in reasons.items():
-        if not found and asked.restart:
+        if asked.restart:
             found.append("a restart is asked for")
+        elif found == ["not enabled"]:  # which needs no other launch
+            if asked.change:
+                systemd.enable(name)
+            _look(name, asked, plan, found)
         elif not found:
             _look(name, asked, plan, found)
-    differing = [instance for instance in instances if reasons[instance.name]]
+    differing = [one for one in instances if reasons[one.name] not in ([], ["not enabled"])]
     told = _proved(differing, asked, schema) if schema is not None else {}
     for instance in instances:
         one, found = compared[instance.name], reasons[instance.name]
         plan.instances.append({"name": instance.name, "launch": one.launch, "reasons": found})
-        if found and schema is not None:
+        if instance in differing and schema is not None:
             prepare = partial(launches.prepare, instance, host, schema, told[instance.name])
             plan.orders.append(Order(instance.name, instance.gpus, prepare))
         if one.before != one.after:
             unit = str(systemd.UNIT_FOLDER / systemd.unit_name(instance.name))
             headers = {"before_header": unit, "after_header": unit}
-            plan.diff.append({"before": one.before, "after": one.after, **headers})
+            from ansible_collections.gpuops.sglang.plugins.module_utils.masking import Masker
+
+            mask = Masker()  # what stood under 'env' may have been a secret
+            plan.diff.append({"before": mask(one.before), "after": mask(one.after), **headers})
     return plan
 
 
@@ -87,7 +95,9 @@ def _look(name: str, asked: Asked, plan: Plan, reasons: list[str]) -> None:
             verdict = health.verify(state, name, NOW)
         except (health.Unhealthy, Refused) as problem:
             what = getattr(problem, "state", "")
-            if what == "loading" or not (what or launches.is_good(state, name, launch)):
+            if what == "busy" and launches.is_good(state, name, launch):
+                plan.notes.append(str(problem))
+            elif what == "loading" or not (what or launches.is_good(state, name, launch)):
                 plan.orders.append(Order(name))  # nobody has seen its end: it is proved, or gives way
             elif what != "hung":
                 plan.problems.append(str(problem))
@@ -109,10 +119,8 @@ def _proved(instances: Sequence[Instance], asked: Asked, schema: Any) -> dict[st
     # a module is compiled anew in each run, and most runs have nothing to ask
     from ansible_collections.gpuops.sglang.plugins.module_utils.preflight import preflight
 
-    held = [] if asked.share_gpus else _held_gpus(instances)
-    if held:
-        step = "end that where it runs, or let the instance share the GPU by sglang_server_share_gpus"
-        raise GpuHeld(f"{'; '.join(held)}. Nothing was stopped. Next: {step}")
+    if not asked.share_gpus:
+        refuse_held_gpus([(instance.name, instance.gpus) for instance in instances])
     answers = [preflight(one, asked.host, schema, asked.accept_changes, asked.change) for one in instances]
     problems = [problem for answer in answers for problem in answer.problems]
     if problems:
@@ -120,21 +128,23 @@ def _proved(instances: Sequence[Instance], asked: Asked, schema: Any) -> dict[st
     return {one.instance: {**one.for_record(), "accept_changes": dict(asked.accept_changes)} for one in answers}
 
 
-def _held_gpus(instances: Sequence[Instance]) -> list[str]:
-    """Say which processes that are not of our instances have memory of a GPU that one of `instances` is to use."""
+def refuse_held_gpus(wanted: Sequence[tuple[str, tuple[int, ...]]]) -> None:
+    """Raise GpuHeld where processes that are of none of our instances have memory of a GPU that one is to use."""
     identities = [systemd.identity(name) for name in systemd.installed_instances()]
     ours = [identity.cgroup for identity in identities if identity.cgroup]
     running = any(identity.main_pid for identity in identities)
     # what this host does not see may be its own server: older drivers tell a container of no process
     seen = not running or any(one.process and any(map(one.process.in_cgroup, ours)) for one in gpu.processes())
     found = []
-    for instance in instances:
-        told = [one.label for one in gpu.strangers(instance.gpus, ours) if one.process or seen]
-        hidden = gpu.unseen(instance.gpus) if seen and not told else {}
+    for name, gpus in wanted:
+        told = [one.label for one in gpu.strangers(gpus, ours) if one.process or seen]
+        hidden = gpu.unseen(gpus) if seen and not told else {}
         told += [f"{memory:.0f} MiB of GPU {index} by what this host does not see" for index, memory in hidden.items()]
         if told:
-            found.append(f"instance '{instance.name}': its GPU is held by {'; '.join(told)}")
-    return found
+            found.append(f"instance '{name}': its GPU is held by {'; '.join(told)}")
+    if found:
+        step = "end that where it runs, or let the instance share the GPU by sglang_server_share_gpus"
+        raise GpuHeld(f"{'; '.join(found)}. Nothing was stopped. Next: {step}")
 
 
 def stopped(names: Sequence[str], state: Path, change: bool, remove: bool = False) -> list[dict[str, Any]]:
@@ -164,7 +174,7 @@ def stopped(names: Sequence[str], state: Path, change: bool, remove: bool = Fals
     return done
 
 
-def rolled_back(names: Sequence[str], state: Path, launch: str | None) -> Plan:
+def rolled_back(names: Sequence[str], state: Path, launch: str | None, share_gpus: bool) -> Plan:
     """Return the plan for instances that are to return to `launch`, or to the last good one before the present."""
     plan = Plan()
     for name in names:
@@ -173,6 +183,10 @@ def rolled_back(names: Sequence[str], state: Path, launch: str | None) -> Plan:
         again = launch or launches.last_good(state, name, present)
         if problem or again is None:
             raise Refused(problem or f"instance '{name}' has no earlier launch that was proved to serve: deploy it")
+        record = launches.record(state, name, again)
+        launches.check_ports(name, record["port"], record["args"])
+        if not share_gpus:
+            refuse_held_gpus([(name, tuple(record.get("gpus", ())))])
         plan.instances.append({"name": name, "launch": present, "reasons": [f"it returns to launch {again}"]})
         plan.orders.append(Order(name, prepare=partial(launches.prepare_again, state, name, again)))
     return plan

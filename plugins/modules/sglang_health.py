@@ -124,8 +124,8 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.health import (
     drift_of,
     verify,
 )
-from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, require_root
-from ansible_collections.gpuops.sglang.plugins.module_utils.launch import keep_verdict
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, holder, require_root
+from ansible_collections.gpuops.sglang.plugins.module_utils.launch import LOCK, LOCK_FOR, keep_verdict
 
 
 def main() -> None:
@@ -151,12 +151,15 @@ def main() -> None:
             verdict["drift"] = drift_of(state, name)
             verdicts.append(verdict)
             failures += [f"instance '{name}' serves, but {sentence}" for sentence in verdict["drift"]]
-            if not module.check_mode:
+            if not module.check_mode and not holder(LOCK, LOCK_FOR):  # a deployment keeps its own
                 keep_verdict(state, name, verdict["launch"], verdict)
         except (Unhealthy, Refused) as problem:
             failures.append(str(problem))
     for label in beside():
         module.warn(f"SGLang runs beside the instances of this host, and nobody supervises it: {label}")
+    at_work = holder(LOCK, LOCK_FOR) if failures else None
+    if at_work:
+        failures.append(f"A deployment is at work, which may be why: {at_work}")
     if failures:
         module.fail_json(msg="\n".join(failures), verdicts=verdicts)
     module.exit_json(changed=False, verdicts=verdicts)

@@ -299,13 +299,15 @@ def _change(module: SecretiveModule) -> dict:
         done = service.stopped(names, state, change, remove=asked["state"] == "absent")
         return {"changed": any(one["reasons"] for one in done), "instances": done}
     if asked["state"] == "rolled_back":
-        plan, unlisted = service.rolled_back(names, state, asked["launch"]), []
+        plan, unlisted = service.rolled_back(names, state, asked["launch"], asked["share_gpus"]), []
     else:
         host = launch.Host(Path(asked["release"]), asked["user"], state, asked["drain_timeout"], asked["keep_launches"])
         restart = asked["state"] == "restarted"
         how = service.Asked(host, asked["accept_changes"], asked["share_gpus"], restart, change)
         plan = service.started([launch.instance_of(entry) for entry in asked["instances"]], how)
         unlisted = sorted(set(systemd.installed_instances()) - set(names))
+    for note in plan.notes:
+        module.warn(note)
     for name in unlisted:
         module.warn(f"instance '{name}' is on this host but not in sglang_server_instances: it is left as it is")
     run = runs.begin(plan.orders, state, health.Wait(stall=asked["stall_timeout"])) if change and plan.orders else None

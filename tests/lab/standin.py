@@ -41,8 +41,9 @@ def converges(host: Host) -> None:
     again = deploy("-l", "ct130", extra=asked())
     assert again.status == 0, again
     assert serves(host)
-    more = deploy("-l", "ct130", extra=asked())
-    assert more.status == 0 and more.count("ct130", "changed") == 0, more
+    if again.count("ct130", "changed"):
+        more = deploy("-l", "ct130", extra=asked())
+        assert more.status == 0 and more.count("ct130", "changed") == 0, more
 
 
 def launch_in_unit(host: Host) -> str:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -106,6 +107,7 @@ StartLimitBurst=5
 
 [Service]
 Type=exec
+TimeoutStartSec=900
 User={user}
 WorkingDirectory={home}
 LogExtraFields={LAUNCH_FIELD}={launch}
@@ -196,7 +198,7 @@ def install(instance: str, text: str) -> None:
     """Put the unit in place and enable it; what runs goes on."""
     write_whole(UNIT_FOLDER / unit_name(instance), text)
     _systemctl("daemon-reload")
-    _systemctl("enable", "--quiet", unit_name(instance))
+    enable(instance)
 
 
 def remove(instance: str) -> None:
@@ -205,6 +207,11 @@ def remove(instance: str) -> None:
     (UNIT_FOLDER / unit_name(instance)).unlink()
     _systemctl("daemon-reload")
     run(["systemctl", "reset-failed", unit_name(instance)])
+
+
+def enable(instance: str) -> None:
+    """Start the instance at boot."""
+    _systemctl("enable", "--quiet", unit_name(instance))
 
 
 def disable(instance: str) -> None:
@@ -229,7 +236,7 @@ def start(instance: str) -> None:
     if run(["systemctl", "start", unit_name(instance)]).returncode != 0:
         state = identity(instance)
         number = state.exit_status.rpartition(" ")[2]
-        if number and number not in START_FAILURES:
+        if number and number not in START_FAILURES and state.result not in ("resources", "protocol"):
             return
         why = START_FAILURES.get(number, "systemd could not start it")
         said = [line.text for line in log_of(launch_of(read_unit(instance)) or "", 20) if line.invocation][-3:]
@@ -255,6 +262,22 @@ def identity(instance: str) -> Identity:
         exit_status=f"{ended} {values['ExecMainStatus']}" if ended else "",
         shown=values,
     )
+
+
+def drop_ins(identity: Identity) -> list[str]:
+    """Return the files that change this service beside its unit; an image may have some for all services."""
+    paths = identity.shown.get("DropInPaths", "").split()
+    return [path for path in paths if Path(path).parent.name != "service.d" or path.startswith("/etc/")]
+
+
+def into_scope(name: str, pid: int) -> None:
+    """Take a process out of the control group of who called it, which may be ended as a whole; as far as it goes."""
+    with contextlib.suppress(OSError):
+        run([
+            "busctl", "call", "--quiet", "org.freedesktop.systemd1", "/org/freedesktop/systemd1",
+            "org.freedesktop.systemd1.Manager", "StartTransientUnit", "ssa(sv)a(sa(sv))", f"{name}.scope", "fail",
+            "1", "PIDs", "au", "1", str(pid), "0",
+        ])  # fmt: skip
 
 
 def began(identity: Identity) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils.drift import drift
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.systemd import Identity
 
 UNIT = """\
 # launch: 20260101T000000Z-abcdef
@@ -20,6 +21,10 @@ ExecStart=/opt/r/venv/bin/python -m sglang.launch_server \\
 Restart=on-failure
 """
 ARGV = ["/opt/r/venv/bin/python", "-m", "sglang.launch_server", "--tp-size", "2", "--api-key", "never", "--port", "1"]
+
+
+def identity(shown: dict[str, str]) -> Identity:
+    return Identity("active", "running", "success", 1, "i", "/", True, 0, "", shown)
 
 
 class Deployment:
@@ -40,7 +45,7 @@ class Deployment:
     def drift(self, **facts: Any) -> list[str]:
         kept = facts.pop("kept", UNIT)
         vars(self).update(facts)
-        return drift(kept, self.unit, self.shown, self.argv, self.running, self.release)
+        return drift(kept, self.unit, identity(self.shown), self.argv, self.running, self.release)
 
 
 @pytest.fixture

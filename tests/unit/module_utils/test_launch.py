@@ -548,6 +548,7 @@ def test_the_record_of_a_launch(supervisor: Supervisor, host: Host, instance: In
         "args": {"tp_size": 2, "context_length": "32k"},
         "user": host.user,
         "secrets": ["api_key"],
+        "gpus": list(instance.gpus),
         "keep": 5,
         "number": 1,
     }
@@ -931,15 +932,16 @@ def test_the_newest_launches_are_kept_and_the_last_good_one(
     assert {made.index(name) for name in remaining} == set(left)
 
 
-def test_the_launch_that_is_returned_to_is_kept(
+def test_what_a_failed_launch_returned_to_is_kept(
     supervisor: Supervisor, ordered: None, host: Host, instance: Instance
 ) -> None:
     host = dataclasses.replace(host, keep=1)
-    older, newer, failed = start(instance, host), start(instance, host), start(instance, host)
-    for launch in (older, newer):
-        (launch_folder(host, launch) / "verdict.json").write_text("{}")
-    launches.keep_failure(host.state, "a", failed, "", (), older)
-    assert {one["launch"] for one in launches.kept(host.state, "a")} == {older, failed}
+    many = dataclasses.replace(host, keep=99)
+    older, good, failed, present = (start(instance, one) for one in (many, many, host, host))
+    for launch in (older, good):
+        proved(many, launch)
+    launches.keep_failure(host.state, "a", failed, "", ())
+    assert {one["launch"] for one in launches.kept(host.state, "a")} == {good, failed, present}
 
 
 def test_a_launch_without_its_record_is_the_first_to_go(supervisor: Supervisor, host: Host, instance: Instance) -> None:

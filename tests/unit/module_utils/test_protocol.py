@@ -251,8 +251,23 @@ def test_the_unit_is_put_back_though_systemd_takes_it_as_badly(machine: Machine)
 FORWARD = ("prepare", "write", "install", "identity", "processes", "stop", "memory", "start", "verify")
 
 
-@pytest.mark.parametrize("step", [*FORWARD, "keep_verdict"])
-@pytest.mark.parametrize("error", [Refused("no"), FULL, KeyError("x"), RuntimeError("no")], ids=repr)
+def test_a_driver_that_does_not_answer_at_once_is_asked_again(machine: Machine) -> None:
+    machine.deploy()
+    machine.faults = {"memory": [Refused("nvidia-smi does not answer")]}
+    (outcome,) = machine.do(machine.order(gpus=(0,)))
+    assert machine.serves() and outcome.problem == "" and not machine.faults["memory"]
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        (step, error)
+        for step in (*FORWARD, "keep_verdict")
+        for error in (Refused("no"), FULL, KeyError("x"), RuntimeError("no"))
+        if not (step == "memory" and isinstance(error, Refused))
+    ],
+    ids=repr,
+)
 def test_whatever_goes_wrong_a_good_launch_runs_in_the_end(machine: Machine, step: str, error: Exception) -> None:
     old = machine.deploy()
     machine.faults = {step: [error]}
@@ -308,7 +323,7 @@ def test_a_failure_that_can_not_be_kept_does_not_stop_the_return(machine: Machin
     machine.faults = {step: [error]}
     (outcome,) = machine.do(machine.order("bad"))
     assert machine.serves()
-    assert "does not serve" in outcome.problem and str(error) in outcome.problem and "Serving now" in outcome.problem
+    assert "does not serve" in outcome.problem and "Serving now" in outcome.problem
 
 
 def test_a_failed_launch_returns_to_what_served_before(machine: Machine) -> None:

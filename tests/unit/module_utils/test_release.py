@@ -345,11 +345,11 @@ def test_a_second_installation_is_refused_with_the_holder(lab: Lab, monkeypatch:
     holder = Holder(lab.spec.root)
     with pytest.raises(Refused) as caught:
         lab.install()
-    assert str(caught.value) == f"process 4711 still installs into {lab.spec.root}: wait for it or end it first"
+    assert str(caught.value).startswith(f"process 4711 still installs into {lab.spec.root}")
     assert lab.steps == []
     holder.release()
     lab.install()
-    assert (lab.spec.root / "install.lock").read_text() == f"{os.getpid()}\n"
+    assert (lab.spec.root / "install.lock").read_text().split()[0] == str(os.getpid())
 
 
 def test_a_second_installation_waits_for_the_first(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

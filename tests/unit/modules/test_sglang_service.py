@@ -175,11 +175,11 @@ def test_a_return_is_handed_over(machine: Machine, check_mode: bool) -> None:
     asked = {"state": "rolled_back", "instances": None, "release": None, "_ansible_check_mode": check_mode}
     result = machine.ask(**asked, names=["b"], launch="L7", stall_timeout=90)
     begun = [] if check_mode else [("begin", machine.plan.orders, STATE, Wait(None, 90))]
-    assert machine.called == [("rolled_back", ["b"], STATE, "L7"), *begun]
+    assert machine.called == [("rolled_back", ["b"], STATE, "L7", False), *begun]
     assert (result["run"], result["unlisted"]) == (None if check_mode else "r1", [])
     machine.called.clear()
     machine.ask(state="rolled_back")
-    assert machine.called[0] == ("rolled_back", ["a", "b"], STATE, None)
+    assert machine.called[0] == ("rolled_back", ["a", "b"], STATE, None, False)
     for names in ([], ["a", "b"]):
         result = machine.ask(**asked, names=names, launch="L7")
         assert result["failed"] and result["msg"] == "'launch' is of one instance: name that one alone under 'names'"

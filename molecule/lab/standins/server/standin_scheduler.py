@@ -81,7 +81,8 @@ class Scheduler:
         shards = int(os.environ.get("STANDIN_SHARDS", "4"))
         for shard in range(shards + 1):
             time.sleep(seconds("LOAD") / shards if shard else 0)
-            bar = f"{100 * shard // shards:3d}% Completed | {shard}/{shards} [00:00<00:00,  8.22{os.environ.get('TQDM_UNIT', 'it')}/s]"
+            unit = os.environ.get("TQDM_UNIT", "it")
+            bar = f"{100 * shard // shards:3d}% Completed | {shard}/{shards} [00:00<00:00,  8.22{unit}/s]"
             sys.stderr.write(f"\rMulti-thread loading shards: {bar}" + "\n" * (shard == shards))
             sys.stderr.flush()
             while FAULT == "stops_loading" and shard == shards // 2:

@@ -1,0 +1,238 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The weights of a model on one GPU: what tensor, pipeline and expert parallelism divide, and what each GPU holds whole.
+
+How parts are divided follows SGLang's models (0.5.11 srt/models/: llama.py, qwen3_5.py, deepseek_v2.py, kimi_linear.py,
+gpt_oss.py, qwen3_vl.py, and srt/layers/attention/mamba/mamba.py). All sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from ansible_collections.gpuops.sglang.plugins.module_utils.layer_kinds import Experts, Latent, Linear
+from ansible_collections.gpuops.sglang.plugins.module_utils.model_shape import Shape
+from ansible_collections.gpuops.sglang.plugins.module_utils.quantization import online
+
+# How a part is divided: over the GPUs of attention; the same, but no key-value head in two; over all tensor parallel
+# ones, which dense feeds may be kept from; not at all; and what encodes pictures or sound.
+ATTENTION, KEYS, SLIDING_KEYS, TENSOR, DENSE, WHOLE, VISION = (
+    "attention", "keys", "sliding keys", "tensor", "dense", "whole", "vision"
+)  # fmt: skip
+Table = tuple[tuple[tuple[str, float], ...], ...]  # for each layer: how divided, bytes
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the GPUs share a model. `attention` is the tensor parallel size of attention (tp, over the groups of DP)."""
+
+    tp: int = 1
+    pp: int = 1
+    attention: int = 1
+    head_by_attention: bool = False  # enable_dp_lm_head
+    whole_vision: bool = False  # mm_enable_dp_encoder
+    whole_dense: bool = False  # moe_dense_tp_size 1
+
+
+def stages(layers: int, pp: int) -> list[range]:
+    """The layers of each pipeline stage (0.5.11 srt/distributed/utils.py, get_pp_indices): the last ones get more."""
+    base, more = divmod(layers, pp)
+    sizes = [base + (1 if stage >= pp - more else 0) for stage in range(pp)]
+    return [range(sum(sizes[:stage]), sum(sizes[: stage + 1])) for stage in range(pp)]
+
+
+@lru_cache(maxsize=1024)
+def on_stage(shape: Shape, layout: Layout, stage: int) -> float:
+    """Return the bytes of the target's weights on one GPU of a pipeline stage."""
+    own = stages(shape.layers, layout.pp)[stage]
+    table = shape.stored.layers if shape.stored else table_of(shape)
+    total = float(shape.positions)
+    total += sum(_share(shape, layout, how) * size for layer in own for how, size in table[layer])
+    first, last = stage == 0, stage == layout.pp - 1
+    embedding, head = _ends(shape)
+    if first:
+        total += embedding / layout.attention
+    if last and not (shape.tied and first):
+        total += head / (layout.attention if layout.head_by_attention else layout.tp)
+    rest = shape.stored.rest if shape.stored else ((VISION, float(sum(tower.weights for tower in shape.towers) * shape.dtype)),)
+    return total + sum(_share(shape, layout, how) * size for how, size in rest)
+
+
+@lru_cache(maxsize=1024)
+def draft_on_gpu(shape: Shape, layout: Layout) -> tuple[float, float]:
+    """Return the bytes of the layers for multi-token prediction in the target's checkpoint: as they are loaded, with
+    embeddings and head of their own, and after those of the target are shared (set_embed_and_head)."""
+    embedding, head = _ends(shape)
+    ends = embedding / layout.attention + (0 if shape.tied else head / layout.tp)
+    if shape.stored and shape.stored.draft:
+        own = sum(_share(shape, layout, how) * size for how, size in shape.stored.draft)
+    else:
+        feed = "moe" if shape.experts and "moe" in shape.feeds else "dense"
+        mixer = "sliding" if set(shape.mixers) == {"sliding"} else "full"
+        rows = _sized(shape, -1, "full" if mixer != "sliding" else mixer, feed)
+        one = sum(_share(shape, layout, how) * size for how, size in rows)
+        own = shape.draft_layers * (one + 2 * shape.hidden * shape.hidden * shape.dtype)  # eh_proj, mtp.fc
+    return own + ends, own
+
+
+@lru_cache(maxsize=256)
+def separate_draft(shape: Shape, layout: Layout, algorithm: str) -> tuple[float, float]:
+    """Return the bytes of a draft model of its own: as loaded, and after sharing (not with STANDALONE).
+
+    EAGLE3 keeps its head, of `draft_vocab_size`, and joins three states of the target; its attention takes two widths
+    (0.5.11 srt/models/llama_eagle3.py); EAGLE joins two (llama_eagle.py).
+    """
+    whole = on_stage(shape, layout, 0)
+    if algorithm == "STANDALONE" or shape.stored:
+        shared = 0.0 if algorithm == "STANDALONE" else _ends(shape)[0] / layout.attention
+        return whole, whole - shared
+    embedding, head = _ends(shape)
+    square = shape.hidden * shape.hidden * shape.dtype
+    if algorithm == "EAGLE3":
+        wider = shape.hidden * shape.dtype * (shape.heads + 2 * shape.kv_heads) * shape.head_dim / layout.attention
+        own_head = (shape.draft_vocabulary or shape.vocabulary) * shape.hidden * shape.dtype / layout.tp
+        drafted = whole - (0 if shape.tied else head / layout.tp) + own_head + wider * shape.layers + 3 * square
+        return drafted, drafted - embedding / layout.attention
+    drafted = whole + 2 * square
+    return drafted, drafted - embedding / layout.attention - (0 if shape.tied else head / layout.tp)
+
+
+@lru_cache(maxsize=64)
+def quantized(shape: Shape, method: str) -> Shape:
+    """Return what `--quantization` makes of weights that are not quantized; sizes are then those of config.json."""
+    return replace(shape, quantization=online(method), stored=None, unknown=(*shape.unknown, *online(method).unknown))
+
+
+@lru_cache(maxsize=64)
+def table_of(shape: Shape) -> Table:
+    return tuple(tuple(_sized(shape, layer, shape.mixers[layer], shape.feeds[layer])) for layer in range(shape.layers))
+
+
+def parameters(shape: Shape) -> int:
+    """Count the weights of the target, as if nothing were quantized and with no padding."""
+    layers = sum(
+        size
+        for mixer, feed in zip(shape.mixers, shape.feeds)
+        for name, _how, size in (*_mixer(shape, mixer), *_feed(shape, feed))
+        if name != "copy"
+    )
+    ends = shape.vocabulary * shape.hidden * (1 if shape.tied else 2)
+    return round(layers + ends + sum(tower.weights for tower in shape.towers))
+
+
+def _ends(shape: Shape) -> tuple[float, float]:
+    """Embeddings and head; the vocabulary is filled up to 64 (srt/layers/vocab_parallel_embedding.py)."""
+    if shape.stored:
+        return shape.stored.embedding, shape.stored.head or shape.stored.embedding
+    size = -(-shape.vocabulary // 64) * 64 * shape.hidden * shape.dtype
+    return size, size
+
+
+def _share(shape: Shape, layout: Layout, how: str) -> float:
+    if how == WHOLE:
+        return 1.0
+    if how == VISION:
+        return 1.0 if layout.whole_vision else 1 / layout.tp
+    if how == TENSOR:
+        return 1 / layout.tp
+    if how == DENSE:
+        return 1.0 if layout.whole_dense else 1 / layout.tp
+    heads = {KEYS: shape.kv_heads, SLIDING_KEYS: shape.sliding_kv_heads}.get(how, 0)
+    return max(1, heads // layout.attention) / heads if heads else 1 / layout.attention
+
+
+def _sized(shape: Shape, layer: int, mixer: str, feed: str) -> Iterator[tuple[str, float]]:
+    """Yield how each part of a layer is divided, and its bytes as the checkpoint's quantization leaves them."""
+    quant = shape.quantization
+    sums: dict[str, float] = {}
+    for name, how, size in (*_mixer(shape, mixer), *_feed(shape, feed)):
+        linear = name not in ("norms", "conv1d", "mlp.gate", "copy", "states")
+        full = f"model.layers.{layer}.{name}" if layer >= 0 else f"mtp.layers.0.{name}"
+        width = quant.width if linear and quant.width and quant.takes(full) else shape.dtype
+        sums[how] = sums.get(how, 0.0) + size * (4 if name == "states" else width)
+    yield from sums.items()
+
+
+def _mixer(shape: Shape, mixer: str) -> Iterator[tuple[str, str, float]]:
+    """Yield name, division and number of weights of what mixes tokens in a layer."""
+    hidden = shape.hidden
+    if mixer != "none":
+        yield "norms", WHOLE, hidden * shape.norms / 2
+    if mixer in ("linear", "both") and shape.linear:
+        yield from _state(hidden, shape.linear)
+    if mixer in ("linear", "none"):
+        return
+    if shape.latent and mixer != "sliding":
+        yield from _latent(hidden, shape.heads, shape.latent)
+        return
+    sliding = mixer == "sliding"
+    keys = shape.sliding_kv_heads if sliding else shape.kv_heads
+    dim, value = (shape.sliding_head_dim, shape.sliding_value_dim) if sliding else (shape.head_dim, shape.value_dim)
+    queries = shape.heads * dim
+    yield "self_attn.q_proj", ATTENTION, hidden * queries * (2 if shape.gated_attention else 1)
+    yield "self_attn.k_proj", SLIDING_KEYS if sliding else KEYS, hidden * keys * dim
+    yield "self_attn.v_proj", SLIDING_KEYS if sliding else KEYS, hidden * keys * value
+    yield "self_attn.o_proj", ATTENTION, shape.heads * value * hidden
+    if shape.biased:
+        yield "norms", ATTENTION, queries + keys * (dim + value)
+
+
+def _latent(hidden: int, heads: int, latent: Latent) -> Iterator[tuple[str, str, float]]:
+    """0.5.11 srt/models/deepseek_v2.py, DeepseekV2AttentionMLA; kv_b_proj is kept a second time, as w_kc and w_vc
+    (srt/models/deepseek_common/deepseek_weight_loader.py, post_load_weights)."""
+    queries = heads * (latent.nope + latent.rope)
+    if latent.q_rank:
+        yield "self_attn.q_a_proj", WHOLE, hidden * latent.q_rank
+        yield "self_attn.q_b_proj", ATTENTION, latent.q_rank * queries
+    else:
+        yield "self_attn.q_proj", ATTENTION, hidden * queries
+    up = latent.kv_rank * heads * (latent.nope + latent.value)
+    yield "self_attn.kv_a_proj_with_mqa", WHOLE, hidden * (latent.kv_rank + latent.rope)
+    yield "self_attn.kv_b_proj", ATTENTION, up
+    yield "copy", ATTENTION, up
+    yield "self_attn.o_proj", ATTENTION, heads * latent.value * hidden
+    if latent.index_heads:
+        index = latent.index_heads * latent.index_dim
+        yield "self_attn.indexer", WHOLE, latent.q_rank * index + hidden * (latent.index_dim + latent.index_heads)
+
+
+def _state(hidden: int, linear: Linear) -> Iterator[tuple[str, str, float]]:
+    inner = linear.heads * linear.head_dim
+    if linear.kind == "conv":
+        yield "conv.in_proj", ATTENTION, 4 * hidden * hidden
+        yield "conv1d", ATTENTION, hidden * linear.kernel
+        return
+    if linear.kind == "kda":
+        yield "self_attn.q_proj", ATTENTION, 4 * hidden * inner + hidden * linear.heads + 2 * linear.head_dim * inner
+        yield "self_attn.f_a_proj", WHOLE, 2 * hidden * linear.head_dim
+        yield "states", ATTENTION, 3 * inner * linear.kernel + inner
+        return
+    mixed = inner + 2 * linear.groups * linear.state
+    name = "linear_attn" if linear.kind == "gdn" else "mixer"
+    yield f"{name}.in_proj", ATTENTION, hidden * (mixed + inner + linear.heads * (2 if linear.kind == "gdn" else 1))
+    yield f"{name}.out_proj", ATTENTION, inner * hidden
+    yield "conv1d", ATTENTION, mixed * linear.kernel
+    yield "states", ATTENTION, 3 * linear.heads
+
+
+def _feed(shape: Shape, feed: str) -> Iterator[tuple[str, str, float]]:
+    matrices, hidden = (3 if shape.gated_feed else 2), shape.hidden
+    if feed != "none":
+        yield "norms", WHOLE, hidden * shape.norms / 2
+    if feed == "dense":
+        yield "mlp.gate_proj", DENSE, matrices * hidden * shape.intermediate
+    elif feed == "moe" and shape.experts:
+        yield from _experts(hidden, matrices, shape.experts)
+
+
+def _experts(hidden: int, matrices: int, experts: Experts) -> Iterator[tuple[str, str, float]]:
+    """Expert parallelism gives each GPU whole experts, tensor parallelism a part of each: the sum is the same."""
+    yield "mlp.gate", WHOLE, hidden * experts.count
+    yield "mlp.experts.0.gate_proj", TENSOR, matrices * hidden * experts.width * experts.count
+    if experts.shared:
+        yield "mlp.shared_experts.gate_proj", TENSOR, matrices * hidden * experts.shared
+    if experts.gated:
+        yield "mlp.gate", WHOLE, hidden
