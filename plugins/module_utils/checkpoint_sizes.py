@@ -30,7 +30,10 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.model_weights import
 LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
 # The first that a name has decides; what has none is held whole
 DIVIDED = (
-    (re.compile(r"norm|e_score|\.gate\.|gate_inp|router|shared_expert_gate|q_a_proj|kv_a_proj|indexer|[fg]_a_proj"), WHOLE),
+    (
+        re.compile(r"norm|e_score|\.gate\.|gate_inp|router|shared_expert_gate|q_a_proj|kv_a_proj|indexer|[fg]_a_proj"),
+        WHOLE,
+    ),
     (re.compile(r"\.experts\.|shared_expert"), TENSOR),
     (re.compile(r"(attn|attention)\.[kv]_proj\."), KEYS),
     (re.compile(r"attn|attention|mixer|mamba|\.conv\.|[qo]_proj"), ATTENTION),
@@ -117,4 +120,6 @@ def _stored(shape: Shape, tensors: list[tuple[str, str, int, int]]) -> Stored:
             if "kv_b_proj.weight" in name and shape.latent:  # kept a second time, see model_weights
                 into[ATTENTION] = into.get(ATTENTION, 0) + (elements * shape.dtype if "scale" not in name else 0)
     items = tuple(tuple(sorted(one.items())) for one in layers)
-    return Stored(items, embedding, 0.0 if shape.tied else head, tuple(sorted(rest.items())), tuple(sorted(draft.items())))
+    return Stored(
+        items, embedding, 0.0 if shape.tied else head, tuple(sorted(rest.items())), tuple(sorted(draft.items()))
+    )

@@ -38,6 +38,16 @@ class GpuProcess:
         return f"{self.process.label if self.process else hidden}: {memory} of GPU {self.gpu}"
 
 
+@dataclass(frozen=True)
+class GpuMemory:
+    """Memory of a GPU in MiB, as nvidia-smi tells it."""
+
+    index: int
+    name: str
+    total: float
+    free: float
+
+
 def device() -> str | None:
     """Return the device that SGLang is to use here, or None where there is no GPU; AMD's goes by 'cuda' too.
 
@@ -59,6 +69,16 @@ def memory_total() -> float | None:
     except Refused:
         return None
     return min((size / 1024 for size in sizes if size is not None), default=None)
+
+
+def cards() -> list[GpuMemory]:
+    """Return each GPU of which the driver tells the memory, by index; none without nvidia-smi."""
+    found = []
+    for index, name, total, free in _smi("--query-gpu=index,name,memory.total,memory.free"):
+        sizes = _number(total), _number(free)
+        if sizes[0] and sizes[1] is not None:
+            found.append(GpuMemory(int(index), name, sizes[0], sizes[1]))
+    return sorted(found, key=lambda one: one.index)
 
 
 def memory_used() -> dict[int, float]:

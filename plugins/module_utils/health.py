@@ -238,7 +238,7 @@ def _wait(
 ) -> systemd.Identity:
     instance, launch, port = record["instance"], record["launch"], record["port"]
     began = looked = time.monotonic()
-    first = identity = systemd.identity(instance)
+    first = identity = _identity(instance)
     computed, watch = _computed(identity), _Watch(state, instance, launch, wait.stall)
     while True:
         runs = identity.active in ("active", "reloading") or (identity.active == "activating" and identity.main_pid)
@@ -322,7 +322,7 @@ class _Watch:
         self.launch, self.limit = launch, limit
         self.usual = [verdict.get("stages", {}) for verdict in launches.earlier_verdicts(state, instance)]
         self.best: progress.Progress | None = None
-        self.computed = 0.0
+        self.start = self.looked = self.computed = 0.0  # of the quiet, when that was seen first, and the CPU until then
 
     def quiet(self, identity: systemd.Identity) -> float | None:
         """Return the s without progress when they are too many; a journal that has lost lines is no standstill."""
@@ -334,14 +334,15 @@ class _Watch:
             return None
         if self.best and progress.ORDER.index(seen.stage) < progress.ORDER.index(self.best.stage):
             seen = replace(self.best, moved=max(seen.moved, self.best.moved))
-        if self.best is None or seen.moved > self.best.moved:
-            self.computed = _computed(identity)
         self.best = seen
-        quiet = time.monotonic() - (seen.since if seen.stage == SERVING else seen.moved)
-        limit = self.limit
+        now, start = time.monotonic(), seen.since if seen.stage == SERVING else seen.moved
+        if start != self.start:
+            self.start, self.looked, self.computed = start, now, _computed(identity)
+        quiet, limit = now - start, self.limit
         if limit is None:
             usual = progress.usual_times(self.usual).get(seen.stage, 0)
-            busy = quiet > 0 and (_computed(identity) - self.computed) / quiet > IDLE
+            # at the first look nothing is known of what was quiet before
+            busy = _computed(identity) - self.computed >= IDLE * (now - self.looked)
             # compilers and downloads say nothing for long; a standstill may compute too, so they have an end
             limit = max(progress.LIMITS[seen.stage], 3 * usual) * (BUSY if busy else 1)
         return quiet if quiet > limit else None

@@ -255,7 +255,9 @@ def prepare(instance: Instance, host: Host, schema: Mapping[str, Any], told: Map
         "argv": _argv(instance, host, schema, launch),
         **told,
     }
-    return _written(host.state, record, _unit(instance, host, schema, launch), instance.secret_files)
+    prepared = _written(host.state, record, _unit(instance, host, schema, launch), instance.secret_files)
+    _keep_reserve(host.state)
+    return prepared
 
 
 def _written(state: Path, record: Mapping[str, Any], unit: str, secret_files: Mapping[str, str]) -> Prepared:
@@ -266,7 +268,6 @@ def _written(state: Path, record: Mapping[str, Any], unit: str, secret_files: Ma
     os.umask(0o022)
     with writing_below(state):
         _make_folders(state, instance, launch, user)
-        _keep_reserve(state)
     for name, text in secret_files.items():
         # SGLang itself reads its --config file; the variables are read by systemd
         write_whole(folder / name, text, 0o600, (user.pw_uid if name == "secrets.yaml" else 0, user.pw_gid))
@@ -289,7 +290,7 @@ def _keep_reserve(state: Path) -> None:
     """Hold some space back for the way back from a launch that fills the disk."""
     reserve = state / ".reserve"
     if not reserve.is_file() or reserve.stat().st_size < RESERVE:
-        write_whole(reserve, "0" * RESERVE, 0o600)
+        write_whole(reserve, random.token_hex(RESERVE // 2), 0o600)  # a file system may pack what repeats itself
 
 
 def give_reserve(state: Path) -> None:

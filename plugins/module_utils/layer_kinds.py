@@ -102,7 +102,8 @@ def latent_of(read: Reader) -> Latent | None:
     read.any("qk_head_dim")
     if not ranks[1] or read.any("use_mla") is False:
         return None
-    return Latent(*ranks, read.number("v_head_dim"), *sparse)
+    q_rank, kv_rank, nope, rope = ranks
+    return Latent(q_rank, kv_rank, nope, rope, read.number("v_head_dim"), *sparse)
 
 
 def linear_of(read: Reader) -> Linear | None:
@@ -113,12 +114,17 @@ def linear_of(read: Reader) -> Linear | None:
     if isinstance(kda, dict) and {"num_heads", "head_dim"} <= kda.keys():
         heads, dim = int(kda["num_heads"]), int(kda["head_dim"])
         return Linear("kda", heads, dim, heads, dim, int(kda.get("short_conv_kernel_size", 4)), ssm)
-    gdn = [read.number(f"linear_{key}") for key in ("num_value_heads", "value_head_dim", "num_key_heads", "key_head_dim")]
+    gdn = [
+        read.number(f"linear_{key}") for key in ("num_value_heads", "value_head_dim", "num_key_heads", "key_head_dim")
+    ]
     kernel = read.number("linear_conv_kernel_dim", "conv_kernel", "mamba_d_conv", "d_conv", default=4)
     if all(gdn):
-        return Linear("gdn", *gdn, kernel, ssm)
+        return Linear("gdn", gdn[0], gdn[1], gdn[2], gdn[3], kernel, ssm)
     heads, state = read.number("mamba_num_heads", "mamba_n_heads"), read.number("ssm_state_size", "mamba_d_state")
-    head_dim, groups = read.number("mamba_head_dim", "mamba_d_head"), read.number("n_groups", "mamba_n_groups", default=1)
+    head_dim, groups = (
+        read.number("mamba_head_dim", "mamba_d_head"),
+        read.number("n_groups", "mamba_n_groups", default=1),
+    )
     width = read.number("mamba_d_ssm") or read.number("expand", "mamba_expand") * read.number("hidden_size")
     if heads and state and (head_dim or width):
         return Linear("mamba2", heads, head_dim or width // heads, groups, state, kernel, ssm)
@@ -146,7 +152,10 @@ def experts_of(read: Reader) -> Experts | None:
 def mixers_of(read: Reader, count: int, linear: Linear | None, unknown: list[str]) -> tuple[str, ...]:
     kinds = read.any("layers_block_type", "hybrid_override_pattern", "layer_types")
     interval, chunk = read.number("full_attention_interval"), read.number("attention_chunk_size")
-    pattern, windows = read.any("hybrid_layer_pattern"), read.number("sliding_window_pattern", "_sliding_window_pattern")
+    pattern, windows = (
+        read.any("hybrid_layer_pattern"),
+        read.number("sliding_window_pattern", "_sliding_window_pattern"),
+    )
     kda = read.any("linear_attn_config")
     every: Sequence[int] = range(count)
     if read.number("mamba_d_ssm"):  # Falcon-H1: attention and state side by side
@@ -177,7 +186,10 @@ def feeds_of(read: Reader, count: int, experts: Experts | None) -> tuple[str, ..
     kinds = read.any("layers_block_type", "hybrid_override_pattern")
     if isinstance(kinds, (list, str)) and len(kinds) >= count and not {"mlp", "-", "moe", "E"}.isdisjoint(kinds):
         return tuple({"mlp": "dense", "-": "dense", "moe": "moe", "E": "moe"}.get(str(kind), "none") for kind in kinds)
-    dense, step = read.number("first_k_dense_replace", "num_dense_layers"), read.number("decoder_sparse_step", default=1)
+    dense, step = (
+        read.number("first_k_dense_replace", "num_dense_layers"),
+        read.number("decoder_sparse_step", default=1),
+    )
     step = read.number("interleave_moe_layer_step", default=step)
     only = read.any("mlp_only_layers") or ()
     listed = read.any("moe_layers", "moe_layers_enum")

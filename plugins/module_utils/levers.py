@@ -2,15 +2,17 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The smallest single changes that make a plan fit, or reach a wanted concurrency or context; each is planned again
-before it is offered. And the other way round: arguments for what is wanted."""
+before it is offered."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpuops.sglang.plugins.module_utils.memory import Gpu, Plan, plan
+from ansible_collections.gpuops.sglang.plugins.module_utils.memory import plan
+from ansible_collections.gpuops.sglang.plugins.module_utils.memory_plan import Gpu, Plan
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_rules import rules_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_settings import ALIASES, Asked
 from ansible_collections.gpuops.sglang.plugins.module_utils.model_shape import Shape
@@ -18,6 +20,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.model_shape import S
 HIGHEST = 0.95  # mem_fraction_static that is offered
 STEP = 0.005
 TENSOR = (1, 2, 4, 8, 16)
+AMPERE = re.compile(r"\b(A\d{1,4}[GX]?|RTX A\d+|30[5-9]0)\b")  # whose kernels do not know fp8_e4m3
 
 
 @dataclass(frozen=True)
@@ -42,17 +45,11 @@ class Wanted:
     concurrency: int = 0
 
     def met(self, found: Plan) -> bool:
-        if not found.fits or found.rest_gib < _breath(found):
+        if not found.fits or found.tight:
             return False
-        enough = found.effective_max_running_requests >= self.concurrency
-        if self.context and self.concurrency:
-            return enough and found.context >= self.context and found.full_requests >= self.concurrency
-        return enough and (not self.context or (found.context >= self.context and found.full_requests >= 1))
-
-
-def _breath(found: Plan) -> float:
-    """GiB for activations below which nothing is offered: a twentieth of what is static, and at most 1."""
-    return min(1.0, 0.02 * min(gpu.total for gpu in found.gpus))
+        if self.context and (found.context < self.context or found.at_once(self.context) < max(1, self.concurrency)):
+            return False
+        return found.effective_max_running_requests >= self.concurrency
 
 
 class Search:
@@ -68,7 +65,9 @@ class Search:
 
     def planned(self, **changes: Any) -> Plan | None:
         """Plan with `changes` (under the names of the newest release); None where that is no valid launch."""
-        args = {name: value for name, value in self.args.items() if ALIASES.get(_plain(name), _plain(name)) not in changes}
+        args = {
+            name: value for name, value in self.args.items() if ALIASES.get(_plain(name), _plain(name)) not in changes
+        }
         args.update({name: value for name, value in changes.items() if value is not None})
         measured = self.measured
         if measured and not {"tp_size", "pp_size", "quantization"}.isdisjoint(changes):
@@ -80,7 +79,10 @@ class Search:
 
     def name(self, option: str) -> str:
         """Return the option as it is written already, or as the release calls it."""
-        old = {"mamba_radix_cache_strategy": "mamba_scheduler_strategy", "cuda_graph_max_bs_decode": "cuda_graph_max_bs"}
+        old = {
+            "mamba_radix_cache_strategy": "mamba_scheduler_strategy",
+            "cuda_graph_max_bs_decode": "cuda_graph_max_bs",
+        }
         early = rules_of(self.version).version < (0, 5, 14)
         return self.written.get(option) or (old.get(option, option) if early else option)
 
@@ -94,7 +96,9 @@ class Search:
         low, high = 0, len(values) - 1
         if high < 0 or not self._met(option, values[high], wanted):
             # what the largest change does not reach, one between may: more is not always better
-            return next((value for value in values[:: max(1, len(values) // 16)] if self._met(option, value, wanted)), None)
+            return next(
+                (value for value in values[:: max(1, len(values) // 16)] if self._met(option, value, wanted)), None
+            )
         while low < high:
             middle = (low + high) // 2
             low, high = (low, middle) if self._met(option, values[middle], wanted) else (middle + 1, high)
@@ -106,33 +110,49 @@ class Search:
 
 
 def levers(
-    shape: Shape, args: Mapping[str, Any], gpus: Sequence[Gpu], version: str, wanted: Wanted = Wanted(),  # noqa: B008
+    shape: Shape, args: Mapping[str, Any], gpus: Sequence[Gpu], version: str, wanted: Wanted | None = None,
     draft: Shape | None = None, measured: Mapping[str, float] | None = None,
 ) -> list[Lever]:  # fmt: skip
     """Return single changes that reach `wanted`, the one that costs least first; none if it is reached already, or if
-    the model is not understood well enough to prove a change."""
+    the model is not understood well enough to prove a change.
+
+    Without `wanted` it is that the arguments fit, with the context that they name; and if they do, that as many
+    requests run as they name.
+    """
     search = Search(shape, args, gpus, version, draft, measured)
-    now = search.planned()
-    if now is None or wanted.met(now) or (now.unknown and not now.fits):
+    now, asked = search.planned(), Asked(args)
+    if now is None or now.unknown:
         return []
-    asked = Asked(args)
-    offered = [lever for kind in KINDS for lever in kind(search, now, asked, wanted)]
-    return offered
+    if wanted is None:
+        requests = asked.size("max_running_requests") or 0
+        wanted = Wanted(asked.size("context_length") or 0, 0)
+        wanted = Wanted(0, requests) if wanted.met(now) else wanted
+    if wanted.met(now) or wanted.context > max(now.context, shape.context):
+        return []
+    return [lever for kind in KINDS for lever in kind(search, now, asked, wanted)]
 
 
-def _requests(search: Search, now: Plan, asked: Asked, wanted: Wanted) -> Iterator[Lever]:
-    """Fewer requests need fewer states; with none wanted, the most that fits."""
-    most = (now.requested or 0) - 1
-    if most >= max(1, wanted.concurrency) and (search.shape.linear or now.sliding_tokens):
-        value = search.most("max_running_requests", range(most, max(1, wanted.concurrency) - 1, -1), wanted)
+def of_requests(search: Search, now: Plan, asked: Asked, wanted: Wanted) -> Iterator[Lever]:
+    """Fewer requests need fewer states: the most that really run."""
+    least, most = max(1, wanted.concurrency), (now.requested or 0) - 1
+    if now.failing_stage == "requests" and now.requested is None:
+        most = 1024
+    if most >= least:
+        run = (value for value in range(most, least - 1, -1) if _runs(search, value, wanted))
+        value = next(run, None)
         if value:
             costs = f"at most {value} requests at a time, the others wait"
             yield from search.lever("max_running_requests", value, costs, wanted)
-    elif now.requested and 0 < wanted.concurrency and now.requested < wanted.concurrency:
+    elif now.requested and now.requested < wanted.concurrency:
         yield from search.lever("max_running_requests", wanted.concurrency, "more states, less cache", wanted)
 
 
-def _fraction(search: Search, now: Plan, asked: Asked, wanted: Wanted) -> Iterator[Lever]:
+def _runs(search: Search, requests: int, wanted: Wanted) -> bool:
+    found = search.planned(max_running_requests=requests)
+    return found is not None and wanted.met(found) and found.effective_max_running_requests >= requests
+
+
+def of_fraction(search: Search, now: Plan, asked: Asked, wanted: Wanted) -> Iterator[Lever]:
     """More for weights and pools, or less where graphs or a draft find no room beside them."""
     steps = range(1, 200)
     up = [round(now.fraction + STEP * step, 3) for step in steps if now.fraction + STEP * step <= HIGHEST]
@@ -146,7 +166,7 @@ def _fraction(search: Search, now: Plan, asked: Asked, wanted: Wanted) -> Iterat
             return
 
 
-def _states(search: Search, now: Plan, asked: Asked, wanted: Wanted) -> Iterator[Lever]:
+def of_states(search: Search, now: Plan, asked: Asked, wanted: Wanted) -> Iterator[Lever]:
     if search.shape.linear is None:
         return
     slots = asked.size("max_mamba_cache_size")
@@ -161,22 +181,25 @@ def _states(search: Search, now: Plan, asked: Asked, wanted: Wanted) -> Iterator
     if asked.text("mamba_ssm_dtype") != "bfloat16" and search.shape.linear.kind in ("gdn", "mamba2", "kda"):
         costs = "states of half the size lose precision over long contexts"
         yield from search.lever("mamba_ssm_dtype", "bfloat16", costs, wanted)
-    ratios = [round(0.9 + 0.3 * step, 1) for step in range(1, 31)], [round(0.9 - 0.05 * step, 2) for step in range(1, 17)]
-    for values in ratios:
-        value = None if slots else search.most("mamba_full_memory_ratio", values, wanted)
-        if value:
-            costs = "more memory for states, less for the cache" if value > 0.9 else "more cache, fewer states"
-            yield from search.lever("mamba_full_memory_ratio", value, costs, wanted)
+    up, down = [0.9 + 0.3 * step for step in range(1, 31)], [0.9 - 0.05 * step for step in range(1, 17)]
+    for ratios in (up, down):
+        ratio = None if slots else search.most("mamba_full_memory_ratio", [round(one, 2) for one in ratios], wanted)
+        if ratio:
+            costs = "more memory for states, less for the cache" if ratio > 0.9 else "more cache, fewer states"
+            yield from search.lever("mamba_full_memory_ratio", ratio, costs, wanted)
 
 
 def _cache(search: Search, now: Plan, asked: Asked, wanted: Wanted) -> Iterator[Lever]:
     if asked.text("kv_cache_dtype") in ("", "auto", "bfloat16"):
-        yield from search.lever("kv_cache_dtype", "fp8_e4m3", "keys and values of half the size, a little accuracy", wanted)
+        kind = "fp8_e5m2" if any(AMPERE.search(gpu.name) for gpu in search.gpus) else "fp8_e4m3"
+        yield from search.lever("kv_cache_dtype", kind, "keys and values of half the size, a little accuracy", wanted)
     if now.sliding_tokens and not asked.args.get("swa_full_tokens_ratio"):
         values = [round(0.8 - 0.05 * step, 2) for step in range(1, 15)]
         value = search.most("swa_full_tokens_ratio", values, wanted)
         if value:
-            yield from search.lever("swa_full_tokens_ratio", value, "less of what sliding layers can keep for others", wanted)
+            yield from search.lever(
+                "swa_full_tokens_ratio", value, "less of what sliding layers can keep for others", wanted
+            )
 
 
 def _context(search: Search, now: Plan, asked: Asked, wanted: Wanted) -> Iterator[Lever]:
@@ -199,7 +222,7 @@ def _graphs(search: Search, now: Plan, asked: Asked, wanted: Wanted) -> Iterator
 
 def _weights(search: Search, now: Plan, asked: Asked, wanted: Wanted) -> Iterator[Lever]:
     size = asked.at_least_one("tp_size")
-    for more in (one for one in TENSOR if one > size and _divides(search.shape, one)):
+    for more in (one for one in TENSOR if one > size and divides(search.shape, one)):
         offered = list(search.lever("tp_size", more, f"takes {more} GPUs", wanted))
         yield from offered
         if offered:
@@ -210,7 +233,8 @@ def _weights(search: Search, now: Plan, asked: Asked, wanted: Wanted) -> Iterato
 
 def _draftless(search: Search, now: Plan, asked: Asked, wanted: Wanted) -> Iterator[Lever]:
     if asked.text("speculative_algorithm"):
-        yield from search.lever("speculative_algorithm", None, "no speculative decoding: answers come slower", wanted)
+        costs = "answers come slower; delete the other options of speculative decoding, too"
+        yield from search.lever("speculative_algorithm", None, costs, wanted)
 
 
 def _radixless(search: Search, now: Plan, asked: Asked, wanted: Wanted) -> Iterator[Lever]:
@@ -219,7 +243,7 @@ def _radixless(search: Search, now: Plan, asked: Asked, wanted: Wanted) -> Itera
         yield from search.lever("disable_radix_cache", True, costs, wanted)
 
 
-def _divides(shape: Shape, size: int) -> bool:
+def divides(shape: Shape, size: int) -> bool:
     heads = shape.heads % size == 0 if shape.heads else True
     return heads and (shape.kv_heads % size == 0 or size % max(1, shape.kv_heads) == 0)
 
@@ -230,39 +254,14 @@ def _plain(name: str) -> str:
 
 # In the order of what they cost whoever uses the server
 Kind = Callable[[Search, Plan, Asked, Wanted], Iterator[Lever]]
-KINDS: tuple[Kind, ...] = (_requests, _context, _fraction, _states, _cache, _graphs, _weights, _radixless, _draftless)
-
-
-def propose(
-    shape: Shape, gpus: Sequence[Gpu], version: str, context: int, concurrency: int,
-    args: Mapping[str, Any] | None = None, draft: Shape | None = None,
-) -> tuple[dict[str, Any], Plan] | None:  # fmt: skip
-    """Return arguments for `concurrency` requests of `context` tokens at once, and their plan; None if there are none.
-
-    The fewest GPUs come first, then what costs least: weights and cache as they are, states and cache of half the size,
-    weights of half the size. What `args` has already stays.
-    """
-    wanted, given = Wanted(context, concurrency), dict(args or {})
-    fixed = Asked(given).args
-    halves: list[dict[str, Any]] = [{}]
-    if "mamba_ssm_dtype" not in fixed and shape.linear and shape.linear.kind != "conv":
-        halves.append({"mamba_ssm_dtype": "bfloat16"})
-    if "kv_cache_dtype" not in fixed:
-        halves += [{**half, "kv_cache_dtype": "fp8_e4m3"} for half in halves]
-    if "quantization" not in fixed and not shape.quantization.method:
-        halves += [{**half, "quantization": "fp8"} for half in halves]
-    base = {**given, "context_length": context, "max_running_requests": concurrency}
-    sizes = [fixed["tp_size"]] if "tp_size" in fixed else [one for one in TENSOR if one <= len(gpus)]
-    for size in sizes:
-        if not _divides(shape, int(size)):
-            continue
-        for half in halves:
-            search = Search(shape, {**base, **half, "tp_size": int(size)}, gpus, version, draft)
-            found = search.planned()
-            if found and not found.unknown and wanted.met(found):
-                return search.args, found
-            for change in (() if found is None or found.unknown else (_fraction, _states)):
-                for lever in change(search, found, Asked(search.args), wanted):
-                    if lever.option not in fixed and lever.value is not None:
-                        return {**search.args, lever.option: lever.value}, lever.plan
-    return None
+KINDS: tuple[Kind, ...] = (
+    of_requests,
+    _context,
+    of_fraction,
+    of_states,
+    _cache,
+    _graphs,
+    _weights,
+    _radixless,
+    _draftless,
+)

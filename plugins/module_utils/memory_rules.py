@@ -66,7 +66,7 @@ class Rules:
     cap_by_estimate: bool = False  # requested ones are held to tokens / context * 512, at least 2048
     extra_buffer_slots: str = "draft"  # whether one or two more slots a request depend on draft, or on overlap
     automatic_strategy: str = "no_buffer"
-    radix_off_with_draft: bool = True  # hybrid models with a draft and no_buffer lose the radix cache silently
+    no_buffer_draft: str = "radix off"  # what no_buffer with a draft comes to: that, silently, or refused
     kda_extra_buffer: bool = False
     draft_overlaps: bool = False  # a draft leaves the overlap schedule on
     window_copies_shared: bool = False  # copies of convolution windows for verification overlap each other
@@ -76,26 +76,28 @@ class Rules:
     sliding_checked: bool = False  # a sliding pool smaller than its window is refused
 
 
+_MIXIN = "model_executor/model_runner_kv_cache_mixin.py"
 # First release, field, value, where it can be read under srt/
 CHANGES: tuple[tuple[tuple[int, ...], str, Any, str], ...] = (
     ((0, 5, 10), "draft_reserve", 4096, "server_args.py, _handle_gpu_memory_settings"),
     ((0, 5, 10), "prefill_graphs", "piecewise", "server_args.py, _handle_piecewise_cuda_graph"),
-    ((0, 5, 10), "cap_by_tokens", "default", "model_executor/model_runner_kv_cache_mixin.py, _resolve_max_num_reqs"),
-    ((0, 5, 10), "cap_by_estimate", True, "model_executor/model_runner_kv_cache_mixin.py, _resolve_max_num_reqs"),
-    ((0, 5, 10), "extra_buffer_slots", "overlap", "model_executor/model_runner_kv_cache_mixin.py, _calculate_mamba_ratio"),
-    ((0, 5, 10), "radix_off_with_draft", False, "server_args.py, _handle_mamba_radix_cache (an error instead)"),
+    ((0, 5, 10), "cap_by_tokens", "default", f"{_MIXIN}, _resolve_max_num_reqs"),
+    ((0, 5, 10), "cap_by_estimate", True, f"{_MIXIN}, _resolve_max_num_reqs"),
+    ((0, 5, 10), "extra_buffer_slots", "overlap", f"{_MIXIN}, _calculate_mamba_ratio"),
+    ((0, 5, 10), "no_buffer_draft", "refused", "server_args.py, _handle_mamba_radix_cache"),
     ((0, 5, 11), "draft_overlaps", True, "environ.py, SGLANG_ENABLE_SPEC_V2"),
     ((0, 5, 11), "sliding", _SLIDING_11, "configs/model_config.py, is_hybrid_swa_model"),
     ((0, 5, 12), "sliding", _SLIDING_12, "configs/model_config.py, is_hybrid_swa_model"),
     ((0, 5, 13), "sliding", _SLIDING_13, "configs/model_config.py, is_hybrid_swa_model"),
-    ((0, 5, 13), "verify_for", "capped", "model_executor/model_runner_kv_cache_mixin.py, handle_max_mamba_cache"),
+    ((0, 5, 13), "verify_for", "capped", f"{_MIXIN}, handle_max_mamba_cache"),
     ((0, 5, 13), "prefill_within_context", True, "server_args.py, _handle_gpu_memory_settings"),
     ((0, 5, 14), "draft_in_fraction", True, "managers/scheduler.py, init_model_worker; pool_configurator.py"),
     ((0, 5, 14), "draft_reserve", 0, "server_args.py, _handle_gpu_memory_settings"),
     ((0, 5, 14), "standalone_reserve", 0, "server_args.py, _handle_gpu_memory_settings"),
-    ((0, 5, 14), "cap_by_tokens", "always", "model_executor/model_runner_kv_cache_mixin.py, _resolve_max_num_reqs"),
-    ((0, 5, 14), "cap_by_estimate", False, "model_executor/model_runner_kv_cache_mixin.py, _resolve_max_num_reqs"),
+    ((0, 5, 14), "cap_by_tokens", "always", f"{_MIXIN}, _resolve_max_num_reqs"),
+    ((0, 5, 14), "cap_by_estimate", False, f"{_MIXIN}, _resolve_max_num_reqs"),
     ((0, 5, 14), "automatic_strategy", "extra_buffer", "server_args.py, _handle_mamba_radix_cache"),
+    ((0, 5, 14), "no_buffer_draft", "", "server_args.py, _handle_mamba_radix_cache"),
     ((0, 5, 14), "sliding_by_requests", True, "model_executor/pool_configurator.py, SWAChunkCapPoolConfigurator"),
     ((0, 5, 14), "window_copies_shared", True, "mem_cache/memory_pool.py, MambaPool"),
     ((0, 5, 15), "sliding_draft_counts", True, "model_executor/pool_configurator.py, HybridSWAPoolConfigurator"),
@@ -114,7 +116,7 @@ CHANGES: tuple[tuple[tuple[int, ...], str, Any, str], ...] = (
     ((0, 5, 18), "multimodal_reserve", 100, "mem_cache/kv_cache_configurator.py, mm_runtime_reservation_gb"),
     ((0, 5, 19), "sliding", _SLIDING_19, "configs/model_config.py, is_hybrid_swa_model"),
     ((0, 5, 19), "vision_graphs", _VISION_19, "configs/model_config.py"),
-    ((0, 5, 20), "classes", tuple((top, 4096, 48, 160) if top == 35 * 1024 else (top, *rest) for top, *rest in _CLASSES),
+    ((0, 5, 20), "classes", (_CLASSES[0], (35 * 1024, 4096, 48, 160), *_CLASSES[2:]),
      "arg_groups/memory_hook.py, handle_gpu_memory_settings"),
     ((0, 5, 22), "graphs_within_requests", True, "arg_groups/memory_hook.py, handle_gpu_memory_settings"),
 )  # fmt: skip

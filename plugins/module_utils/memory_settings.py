@@ -93,7 +93,10 @@ class Asked:
         return max(1, self.size(name, 1) or 1)
 
     def share(self, name: str, default: float) -> float:
-        return number(self.args[name]) if self.args.get(name) is not None else default
+        try:
+            return number(self.args[name]) if self.args.get(name) is not None else default
+        except ValueError as error:
+            raise ValueError(f"'{name}': {error}") from None
 
     def on(self, name: str) -> bool:
         return str(self.args.get(name, False)).lower() in ("true", "1", "yes")
@@ -185,7 +188,7 @@ def _slots(shape: Shape, asked: Asked, draft: str, rules: Rules) -> tuple[bool, 
     if strategy == "auto":
         able = kind in ("gdn", "mamba2") or (kind == "kda" and rules.kda_extra_buffer)
         strategy = rules.automatic_strategy if able and overlap else "no_buffer"
-    if strategy == "no_buffer" and draft and rules.radix_off_with_draft:
+    if strategy == "no_buffer" and draft and rules.no_buffer_draft == "radix off":
         radix = False
     if not radix:
         return False, overlap, 1
@@ -257,5 +260,11 @@ def _prefill_graphs(shape: Shape, asked: Asked, layout: Layout, groups: int, chu
     most = min(chunk if chunk > 0 else 2048, asked.size("max_total_tokens") or chunk)
     context = asked.size("context_length")
     most = min(most, context) if rules.prefill_within_context and context else most
-    sizes = (*range(4, 33, 4), *range(48, 257, 16), *range(288, 513, 32), *range(576, 1025, 64), *range(1280, 4097, 256))
+    sizes = (
+        *range(4, 33, 4),
+        *range(48, 257, 16),
+        *range(288, 513, 32),
+        *range(576, 1025, 64),
+        *range(1280, 4097, 256),
+    )
     return 8.0 * len([size for size in (*sizes, *range(4608, most + 1, 512)) if size <= most])

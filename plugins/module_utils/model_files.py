@@ -35,11 +35,10 @@ def weight_problems(folder: Path) -> list[str]:
     """Return one sentence for each thing that keeps the weights in `folder` from being loaded whole."""
     present = {path.name: path for path in folder.iterdir() if path.suffix in WEIGHTS and not path.name.startswith(".")}
     present.pop("training_args.bin", None)
-    if not present:
+    indexed = _indexed(folder / INDEX)
+    if not present and not indexed:
         return [f"{folder} holds no weights ({', '.join(WEIGHTS)}): finish the download"]
-    wanted = _indexed(folder / INDEX) or {
-        name for name in {*present, *_numbered(present)} if not name.startswith("consolidated")
-    }
+    wanted = indexed or {name for name in {*present, *_numbered(present)} if not name.startswith("consolidated")}
     problems = []
     missing = sorted(wanted - present.keys())
     if missing:

@@ -30,6 +30,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.quantization import 
 
 # In the order of SGLang (0.5.11 srt/utils/hf_transformers/common.py, CONTEXT_LENGTH_KEYS)
 CONTEXT_KEYS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
+KV_HEADS = ("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num", "num_query_groups")
 TEXTS = ("text_config", "llm_config", "language_config")
 TOWERS = ("vision_config", "audio_config", "vision_tower_config", "sound_config", "vit_config")
 
@@ -128,7 +129,10 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
     architecture = str(names[0]) if isinstance(names, list) and names else ""
     model_type = str(read.any("model_type") or config.get("model_type") or "")
     blocks = read.any("layers_block_type", "hybrid_override_pattern")
-    hidden, heads = read.number("hidden_size", "n_embd", "d_model"), read.number("num_attention_heads", "n_head", "n_heads")
+    hidden, heads = (
+        read.number("hidden_size", "n_embd", "d_model"),
+        read.number("num_attention_heads", "n_head", "n_heads"),
+    )
     count = read.number("num_hidden_layers", "n_layer", "num_layers", "n_layers")
     count = len(blocks) if isinstance(blocks, (list, str)) else count
     vocabulary = read.number("vocab_size", "padded_vocab_size")
@@ -147,7 +151,7 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
     if not architecture and not model_type:
         unknown.append("config.json names no architecture")
     head_dim = read.number("head_dim", "attention_head_dim", "kv_channels") or (hidden // heads if heads else 0)
-    kv_heads = read.number("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num", default=heads)
+    kv_heads = read.number(*KV_HEADS, default=heads)
     value_dim = read.number("v_head_dim", default=head_dim)
     swa = [read.number("swa_num_key_value_heads"), read.number("swa_head_dim"), read.number("swa_v_head_dim")]
     apart = read.number("global_head_dim"), read.number("num_global_key_value_heads")
@@ -219,13 +223,15 @@ def _scaled(context: int, rope: Any) -> int:
 
 def _positions(read: Reader, context: int, width: int) -> int:
     """Cosines and sines in float32 for each position (0.5.11 srt/layers/rotary_embedding/base.py, RotaryEmbedding);
-    a second table where sliding layers turn at another speed."""
+    none where positions are not turned, two tables where sliding layers turn apart (srt/models/gemma3_causal.py)."""
     rope = read.any("rope_scaling", "rope_parameters")
-    tables = 2 if read.any("rope_local_base_freq") else 1
     part = read.any("partial_rotary_factor") or (rope.get("partial_rotary_factor") if isinstance(rope, dict) else None)
-    if not isinstance(rope, dict) and read.any("rope_theta", "rope_pct") is None:
+    turned = isinstance(rope, dict) or read.any("rope_theta", "rope_pct") is not None
+    if not turned or read.any("mla_use_nope"):
         return 0
-    return int(_scaled(context, rope) * width * (part if isinstance(part, (int, float)) else 1)) * 4 * tables
+    if read.any("rope_local_base_freq") or (isinstance(rope, dict) and "sliding_attention" in rope):
+        return 2 * context * width * 4
+    return int(_scaled(context, rope) * width * (part if isinstance(part, (int, float)) else 1)) * 4
 
 
 def _tower(key: str, config: Mapping[str, Any], hidden: int, unknown: list[str]) -> Tower:
@@ -243,8 +249,12 @@ def _tower(key: str, config: Mapping[str, Any], hidden: int, unknown: list[str])
     joined, stacks = width * merge * merge, 1 + len(read.any("deepstack_visual_indexes") or ())
     side = read.number("image_size") // patch if patch else 0
     weights = layers * (4 * width * width + matrices * width * feed + 9 * width + feed)
-    weights += read.number("in_channels", "in_chans", "num_channels", default=3) * patch * patch * width * (
-        read.number("temporal_patch_size", default=1)
+    weights += (
+        read.number("in_channels", "in_chans", "num_channels", default=3)
+        * patch
+        * patch
+        * width
+        * (read.number("temporal_patch_size", default=1))
     )
     weights += (read.number("num_position_embeddings") or side * side) * width
     weights += stacks * (joined * joined + joined * into) if merge > 1 else width * into

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpuops contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The weights of a model on one GPU: what tensor, pipeline and expert parallelism divide, and what each GPU holds whole.
+"""The weights of a model on one GPU: what tensor and pipeline parallelism divide, and what each GPU holds whole.
 
 How parts are divided follows SGLang's models (0.5.11 srt/models/: llama.py, qwen3_5.py, deepseek_v2.py, kimi_linear.py,
 gpt_oss.py, qwen3_vl.py, and srt/layers/attention/mamba/mamba.py). All sizes are bytes.
@@ -57,7 +57,11 @@ def on_stage(shape: Shape, layout: Layout, stage: int) -> float:
         total += embedding / layout.attention
     if last and not (shape.tied and first):
         total += head / (layout.attention if layout.head_by_attention else layout.tp)
-    rest = shape.stored.rest if shape.stored else ((VISION, float(sum(tower.weights for tower in shape.towers) * shape.dtype)),)
+    rest = (
+        shape.stored.rest
+        if shape.stored
+        else ((VISION, float(sum(tower.weights for tower in shape.towers) * shape.dtype)),)
+    )
     return total + sum(_share(shape, layout, how) * size for how, size in rest)
 
 

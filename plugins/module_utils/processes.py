@@ -16,10 +16,10 @@ PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
 SHOWN = 200  # characters of a command
 NAME = r"[\w.-]*(?:key|token|passw|secret|auth|credential|pwd)[\w.-]*"
-# NAME=VALUE, or --NAME and the value that follows, in words that end with a NUL or within one, as of 'sh -c'
-SECRET = re.compile(rf"(?<![\w.-])({NAME}=|-{NAME}[\0\s]+(?!--))[^\0]+", re.IGNORECASE)
-
-LOGIN = re.compile(r"(://[^/\s:@\0]*:|Bearer |Basic )[^\s@\0]+", re.IGNORECASE)  # in an address or a header
+# NAME=VALUE, NAME: VALUE, or --NAME and the value after it, in words that end with a NUL or within one, as of 'sh -c'
+SECRET = re.compile(rf"(?<![\w.-])({NAME}[=:]|-{NAME}[\0\s]+(?!--))[^\0]+", re.IGNORECASE)
+# in an address or a header
+LOGIN = re.compile(r"(://[^/\s:@\0]*:)[^\s\0]+(?=@)|(Bearer |Basic )[^\s\0]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def duration(seconds: float) -> str:
 
 def _shown(command: str) -> str:
     """Return the words of a command line, each ended by a NUL, as one line that tells no secret."""
-    text = LOGIN.sub(r"\1***", SECRET.sub(r"\1***", command))
+    text = LOGIN.sub(r"\1\2***", SECRET.sub(r"\1***", command))
     plain = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     return plain if len(plain) <= SHOWN else f"{plain[: SHOWN - 1]}…"
 

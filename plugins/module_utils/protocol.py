@@ -71,7 +71,9 @@ def carry_out(orders: Sequence[Order], state: Path, wait: health.Wait, tell: Tel
     for wave in waves(orders):
         if any(outcome.problem for outcome in outcomes):
             why = "was not touched, because another instance of this host has failed"
-            outcomes += [Outcome(one.instance, problem=f"instance '{one.instance}' {why}") for one in wave]
+            for name in (one.instance for one in wave):
+                present = systemd.launch_of(systemd.read_unit(name))
+                outcomes.append(Outcome(name, present, problem=f"instance '{name}' {why}"))
             continue
         begun = [_Launch(order, state, wait, tell) for order in wave]
         for one in begun:  # once all are stopped: one may get a GPU that another one had

@@ -17,6 +17,7 @@ WIDTHS = {
     "fbgemm_fp8": 1.0, "modelopt_fp8": 1.0, "w8a8_fp8": 1.0, "w8a8_int8": 1.0, "mxfp8": 1 + 1 / 32,
     "modelopt_fp4": 0.5 + 1 / 16, "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32,
 }  # fmt: skip
+SKIPPED = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "llm_int8_skip_modules")
 GROUPED = ("awq", "awq_marlin", "gptq", "gptq_marlin", "auto-round", "moe_wna16", "marlin")
 
 
@@ -69,8 +70,7 @@ def online(method: str) -> Quantization:
 
 def _described(config: Mapping[str, Any]) -> Quantization:
     method = str(config.get("quant_method") or config.get("quant_algo") or "").lower()
-    skipped = next((config[key] for key in ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules",
-                                            "llm_int8_skip_modules") if isinstance(config.get(key), list)), ())  # fmt: skip
+    skipped = next((config[key] for key in SKIPPED if isinstance(config.get(key), list)), ())
     names = tuple(str(name) for name in skipped if name)
     kv = config.get("kv_cache_scheme") or config.get("kv_cache_quant_algo")
     fp8 = (isinstance(kv, dict) and kv.get("num_bits") == 8 and kv.get("type") == "float") or str(kv).upper() == "FP8"

@@ -97,7 +97,7 @@ def _look(name: str, asked: Asked, plan: Plan, reasons: list[str]) -> None:
             what = getattr(problem, "state", "")
             if what == "busy" and launches.is_good(state, name, launch):
                 plan.notes.append(str(problem))
-            elif what == "loading" or not (what or launches.is_good(state, name, launch)):
+            elif what == "loading" or (what in ("", "busy") and not launches.is_good(state, name, launch)):
                 plan.orders.append(Order(name))  # nobody has seen its end: it is proved, or gives way
             elif what != "hung":
                 plan.problems.append(str(problem))

@@ -235,12 +235,14 @@ def start(instance: str) -> None:
     run(["systemctl", "reset-failed", unit_name(instance)])
     if run(["systemctl", "start", unit_name(instance)]).returncode != 0:
         state = identity(instance)
-        number = state.exit_status.rpartition(" ")[2]
-        if number and number not in START_FAILURES and state.result not in ("resources", "protocol"):
+        # without a process the exit status is that of an earlier one
+        status = "" if state.result in ("resources", "protocol") else state.exit_status
+        number = status.rpartition(" ")[2]
+        if number and number not in START_FAILURES:
             return
         why = START_FAILURES.get(number, "systemd could not start it")
         said = [line.text for line in log_of(launch_of(read_unit(instance)) or "", 20) if line.invocation][-3:]
-        how = state.exit_status or state.result
+        how = status or state.result
         evidence = f". {' | '.join(said)}" if said else ""
         raise Refused(f"{unit_name(instance)} does not start ({how}): {why}{evidence}")
 

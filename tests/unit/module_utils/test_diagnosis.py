@@ -67,6 +67,29 @@ def test_a_server_that_was_stopped_has_no_cause() -> None:
     assert len(found.evidence) == EVIDENCE
 
 
+DECODE = "[2026-11-29 17:25:56] Decode batch, #running-req: 1, #token: {n}, gen throughput (token/s): 44.0"
+PREFILL = "[2026-11-29 17:25:56] Prefill batch, #new-seq: 1, #new-token: {n}, #cached-token: 0"
+
+
+@pytest.mark.parametrize(
+    ("lines", "stage"),
+    [
+        ([DECODE], "serving"),
+        ([PREFILL], "serving"),
+        (["Application startup complete", PREFILL], "trying a first request"),  # the server's own
+        (["The server is fired up", DECODE], "serving"),
+        (["nothing known"], "reading its arguments"),
+    ],
+)
+def test_what_has_served_for_long_serves_though_its_start_is_out_of_sight(lines: list[str], stage: str) -> None:
+    text = "\n".join([lines[0], *(lines[-1].format(n=n) for n in range(EVIDENCE * 9))])
+    found = diagnose(text, SCHEMA)
+    assert (found.stage, found.cause) == (stage, "")
+    error = "torch.OutOfMemoryError: CUDA out of memory."
+    found = diagnose(f"{text}\n{TRACE.format(rank=0, error=error)}", SCHEMA)
+    assert (found.stage, found.cause) == (stage, error)
+
+
 TRACE = """\
 [2026-11-29 17:25:56 TP{rank}] Scheduler hit an exception: Traceback (most recent call last):
   File "/opt/x/sglang/srt/managers/scheduler.py", line 1, in run

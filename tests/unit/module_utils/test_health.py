@@ -94,7 +94,7 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
-        assert self.now < 5000, "it waits for ever"
+        assert self.now < 6000, "it waits for ever"
 
 
 class Deployment:
@@ -406,6 +406,12 @@ def test_a_server_that_serves_no_more_hangs_or_is_busy(
     assert text.endswith(f"Now: process 4711 still runs. All of this launch's log: journalctl GPUOPS_LAUNCH={LAUNCH}")
 
 
+def test_a_server_that_hangs_after_long_traffic_is_not_taken_for_one_that_loads(deployment: Deployment) -> None:
+    deployment.log = [f"Decode batch, #running-req: 1, #token: {number}" for number in range(99)]
+    deployment.server.statuses["/health"] = [503] * 99
+    assert ": it is serving; it hangs" in deployment.failure(limit=0, state="hung")
+
+
 def test_a_server_that_was_silent_for_a_moment_serves(deployment: Deployment) -> None:
     deployment.log = ["The server is fired up and ready to roll!"]
     deployment.server.statuses["/health"] = [503, 503]
@@ -469,6 +475,129 @@ def test_each_stage_has_a_limit_of_its_own(deployment: Deployment, monkeypatch: 
         assert f": it is {stage}" in deployment.failure(limit=None, state="loading")
         waited[stage] = deployment.clock.now - began
     assert all(0 < waited[stage] - progress.LIMITS[stage] < 60 for stage in waited)
+
+
+class Started:
+    """A start as it is watched: `logs` appends a line of the moment, `passes` lets time go by and looks."""
+
+    def __init__(self, deployment: Deployment, stall: float | None = None) -> None:
+        self.deployment, self.clock = deployment, deployment.clock
+        deployment.log = []
+        deployment.change(shown={"ExecMainStartTimestampMonotonic": "1000000000"})
+        self.watch = health._Watch(deployment.state, "a", LAUNCH, stall)
+
+    def logs(self, *texts: str) -> Started:
+        self.deployment.log += [LogLine(self.clock.now, text, INVOCATION) for text in texts]
+        self.passes(0)
+        return self
+
+    def passes(self, seconds: float) -> bool:
+        """Tell whether it is found to stand still; it is looked at every 100 s, as far as nothing hinders that."""
+        until, found = self.clock.now + seconds, None
+        while found is None and self.clock.now < until:
+            self.clock.now = min(until, self.clock.now + 100)
+            found = self.watch.quiet(self.deployment.identity)
+        return found is not None
+
+    def quiet_until(self, limit: float) -> None:
+        assert not self.passes(limit - 1) and self.passes(2)
+
+
+WEIGHTS, FIRED = "Load weight begin. avail mem=25.02 GB", "The server is fired up and ready to roll!"
+
+
+@pytest.mark.parametrize(("load", "times"), [(0.05, 1), (0.5, health.BUSY)], ids=["idle", "busy"])
+@pytest.mark.parametrize(
+    ("line", "stage"), [(WEIGHTS, "loading weights"), (FIRED, "serving"), ("x", "reading its arguments")]
+)
+def test_what_computes_has_more_time(deployment: Deployment, line: str, stage: str, load: float, times: int) -> None:
+    deployment.load = load
+    Started(deployment).logs(line).quiet_until(times * progress.LIMITS[stage])
+
+
+def test_what_computed_before_it_stood_still_is_idle(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_computed", lambda identity: min(deployment.clock.now, 1500))
+    started = Started(deployment).logs(WEIGHTS)
+    assert not started.passes(500)
+    started.logs("25 %").quiet_until(progress.LIMITS["loading weights"])
+
+
+@pytest.mark.parametrize("load", [0.05, 0.5], ids=["idle", "busy"])
+def test_a_start_that_is_watched_late_is_judged_by_what_was_seen_of_it(deployment: Deployment, load: float) -> None:
+    started, deployment.load = Started(deployment).logs(WEIGHTS), load
+    deployment.clock.now += progress.LIMITS["loading weights"]
+    assert not started.passes(health.LOOK)
+    assert started.passes(health.LOOK) == (load < health.IDLE)
+
+
+@pytest.mark.parametrize(("load", "times"), [(0.05, 1), (0.5, health.BUSY)], ids=["idle", "busy"])
+def test_a_server_without_an_answer_has_an_end_though_it_logs(deployment: Deployment, load: float, times: int) -> None:
+    started, deployment.load = Started(deployment).logs(FIRED), load
+    limit = times * progress.LIMITS["serving"]
+    for number in range(limit // 100):
+        assert not started.logs(f"Decode batch, #token: {number}").passes(99)
+    assert started.logs("Decode batch, #token: 0").passes(101)
+
+
+@pytest.mark.parametrize(("load", "state"), [(0.05, "hung"), (0.5, "")], ids=["idle", "busy"])
+def test_a_launch_that_never_answers_is_ended(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, load: float, state: str
+) -> None:
+    monkeypatch.setattr(health, "POLL", 50)
+    deployment.load, deployment.server.statuses["/health"] = load, [503] * 999
+    deployment.log = [LogLine(deployment.clock.now, FIRED, INVOCATION)]
+    assert ": it is serving; " in deployment.failure(limit=None, state=state)
+
+
+@pytest.mark.parametrize("load", [0.05, 0.5])
+@pytest.mark.parametrize("line", [WEIGHTS, FIRED])
+def test_what_the_operator_says_holds_for_every_stage(deployment: Deployment, line: str, load: float) -> None:
+    deployment.load = load
+    Started(deployment, stall=50).logs(line).quiet_until(50)
+
+
+@pytest.mark.parametrize(("usual", "limit"), [(1000, 3000), (10, progress.LIMITS["loading weights"])])
+def test_a_stage_may_take_three_times_as_long_as_usual(deployment: Deployment, usual: float, limit: float) -> None:
+    deployment.verify()
+    launches.keep_verdict(deployment.state, "a", LAUNCH, {"stages": {"loading weights": usual}})
+    Started(deployment).logs(WEIGHTS).quiet_until(limit)
+
+
+def test_a_journal_that_tells_nothing_is_no_standstill(deployment: Deployment) -> None:
+    assert not Started(deployment).passes(4 * 2400 + 1)
+
+
+@pytest.mark.parametrize("left", [[], ["x"]], ids=["nothing is left", "the last line is left"])
+def test_what_the_journal_gives_up_is_no_step_back(deployment: Deployment, left: list[str]) -> None:
+    started = Started(deployment).logs(WEIGHTS, "x")
+    assert not started.passes(1)
+    deployment.log = [line for line in deployment.log if line.text in left]
+    assert not started.passes(progress.LIMITS["reading its arguments"] + 10)
+    started.clock.now = 1000 + progress.LIMITS["loading weights"] - 10
+    assert not started.passes(9) and started.passes(2)
+    # what comes then is progress all the same
+    assert not started.logs("y").passes(progress.LIMITS["loading weights"] - 10)
+
+
+@pytest.mark.parametrize("first", [1, 3], ids=["at once", "meanwhile"])
+@pytest.mark.parametrize("error", [Refused("systemctl show failed"), OSError(11, "no process")])
+@pytest.mark.parametrize("passes", [True, False])
+def test_a_systemd_that_does_not_answer_ends_nothing_for_a_while(
+    deployment: Deployment, first: int, error: Exception, passes: bool
+) -> None:
+    def silent() -> None:
+        if deployment.looked >= first and (not passes or deployment.clock.now < 1000 + health.PATIENCE / 2):
+            raise error
+
+    deployment.meanwhile = silent
+    deployment.server.statuses["/health"] = [503, 503]
+    if passes:
+        assert deployment.verify(limit=None)["tokens"] == 8
+    else:
+        with pytest.raises(type(error)) as caught:
+            deployment.verify(limit=None)
+        assert caught.value is error
+    assert (deployment.clock.now > 1000 + health.PATIENCE) != passes
 
 
 def test_the_stages_of_a_start_are_told_once(deployment: Deployment) -> None:
@@ -741,6 +870,75 @@ def test_an_answer_that_is_none(deployment: Deployment, path: str, answer: bytes
     assert deployment.failure().startswith(
         f"instance 'a', launch {LAUNCH}: http://127.0.0.1:{deployment.server.server_port}{told}"
     )
+
+
+PLACES = {"/server_info": (), "/generate": (), "/v1/chat/completions": ("chat",)}
+
+
+@pytest.mark.parametrize("path", PLACES)
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_request_waits_for_its_turn(deployment: Deployment, path: str, status: int) -> None:
+    deployment.server.bodies["/v1/chat/completions"] = chat("Yes.")
+    deployment.server.statuses[path] = [status] * 5
+    assert deployment.verify(requests=PLACES[path])["tokens"] == 8
+    assert [asked for _, asked, _ in deployment.server.asked].count(path) == 6
+
+
+@pytest.mark.parametrize("path", PLACES)
+@pytest.mark.parametrize(("limit", "queue"), [(0, 0), (20, 20), (None, health.QUEUE)])
+def test_a_server_that_never_has_a_turn_is_busy(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, path: str, limit: float | None, queue: float
+) -> None:
+    monkeypatch.setattr(health, "POLL", 7)
+    deployment.server.bodies["/v1/chat/completions"] = chat("Yes.")
+    deployment.server.statuses[path] = [503] * 999
+    text = deployment.failure(limit, state="busy", requests=PLACES[path])
+    assert text.endswith(f"{path} answers 503 Service Unavailable")
+    assert queue <= deployment.clock.now - 1000 < queue + 2 * 7
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_is_not_healthy_any_more_is_not_busy(deployment: Deployment, status: int) -> None:
+    deployment.server.statuses.update({"/health": [200, 200, 503], "/generate": [status] * 99})
+    assert f"/generate answers {status} " in deployment.failure(state="")
+    assert [asked for _, asked, _ in deployment.server.asked].count("/generate") == 2
+
+
+def test_a_request_that_gets_no_answer_in_time_is_asked_again(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again, answer = threading.Event(), deployment.server.bodies["/generate"]
+
+    def generate(_: Any) -> Any:
+        if [asked for _, asked, _ in deployment.server.asked].count("/generate") > 1:
+            again.set()
+        assert again.wait(30)
+        return answer
+
+    monkeypatch.setattr(health, "HTTP_TIMEOUT", 2)
+    deployment.server.bodies["/generate"] = generate
+    assert deployment.verify()["tokens"] == 8 and again.is_set()
+
+
+def test_a_server_without_a_tokenizer_is_asked_in_tokens(deployment: Deployment) -> None:
+    for value in (True, False):
+        deployment.record["args"]["skip_tokenizer_init"] = value
+        deployment.server.bodies["/server_info"]["skip_tokenizer_init"] = value
+        assert deployment.verify()["tokens"] == 8
+        asked = deployment.server.asked[-1][2]
+        assert ("input_ids" in asked, "text" in asked) == (value, not value)
+
+
+@pytest.mark.parametrize(("mode", "tokens"), [("prefill", 0), ("decode", 0), ("null", 8), (None, 8)])
+def test_a_part_of_a_disaggregated_server_is_not_asked_for_tokens(
+    deployment: Deployment, mode: str | None, tokens: int
+) -> None:
+    deployment.record["args"]["disaggregation_mode"] = mode
+    deployment.server.bodies["/server_info"]["disaggregation_mode"] = mode or "null"
+    deployment.server.bodies["/v1/chat/completions"] = chat("Yes.")
+    assert deployment.verify(requests=("chat",))["tokens"] == tokens
+    assert {"/health", "/server_info"} <= {path for _, path, _ in deployment.server.asked}
+    assert any(method == "POST" for method, *_ in deployment.server.asked) == bool(tokens)
 
 
 def test_an_error_of_the_server(deployment: Deployment) -> None:

@@ -14,10 +14,12 @@ import json
 import os
 import pwd
 import re
+import shutil
 import socket
 import stat
 import subprocess
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -328,6 +330,13 @@ def test_a_service_of_that_name_that_is_not_ours(supervisor: Supervisor, host: H
         Refused, match=r"a unit sglang-a\.service that is not of this tool: remove it or rename the instance"
     ):
         launches.check(instance, host, SCHEMA)
+
+
+def test_a_unit_that_systemd_has_not_read_differs(supervisor: Supervisor, host: Host, instance: Instance) -> None:
+    start(instance, host)
+    for told, reasons in (("no", ()), ("yes", ("systemd has not read the unit again",))):
+        supervisor.identity = dataclasses.replace(supervisor.identity, shown={"NeedDaemonReload": told})
+        assert launches.compare(instance, host, SCHEMA).reasons == reasons
 
 
 @pytest.mark.parametrize(
@@ -752,6 +761,18 @@ def test_what_would_fail_at_the_start_is_refused(
     assert SECRET not in str(caught.value)
 
 
+def test_what_changes_the_unit_beside_it_is_refused(supervisor: Supervisor, host: Host, instance: Instance) -> None:
+    own, all_services = "/etc/systemd/system/sglang-a.service.d/x.conf", "/usr/lib/systemd/system/service.d/y.conf"
+    supervisor.identity = dataclasses.replace(supervisor.identity, shown={"DropInPaths": f"{all_services} {own}"})
+    launches.check(instance, host, SCHEMA)  # there is no unit that it could change
+    start(instance, host)
+    with pytest.raises(Refused) as caught:
+        launches.check(instance, host, SCHEMA)
+    assert str(caught.value) == (f"instance 'a': {own} changes what its unit runs: delete it, its content is for 'env'")
+    supervisor.identity = dataclasses.replace(supervisor.identity, shown={"DropInPaths": all_services})
+    launches.check(instance, host, SCHEMA)
+
+
 def test_devices_may_be_named_as_a_variable_alone(supervisor: Supervisor, host: Host, instance: Instance) -> None:
     devices = {"CUDA_VISIBLE_DEVICES": "GPU-1"}
     changed = dataclasses.replace(instance, gpus=(), env=devices)
@@ -868,6 +889,39 @@ def test_a_failed_launch_returns_to_the_newest_that_was_proved(
     assert launches.last_good(host.state, "a", start(instance, host)) == again
     # a return to a return is one to what that was
     assert start_again(host, again) and launches.record_of(host.state, "a")["again"] == good
+
+
+def test_a_return_to_what_is_kept_no_more_is_no_good_launch_before_itself(
+    supervisor: Supervisor, ordered: None, host: Host, instance: Instance
+) -> None:
+    oldest, origin = (proved(host, start(instance, host)) for _ in range(2))
+    between = proved(host, start(instance, host))
+    again = proved(host, start_again(host, origin))
+    assert launches.last_good(host.state, "a", again) == oldest
+    shutil.rmtree(launch_folder(host, origin))
+    assert launches.last_good(host.state, "a", again) == between
+    for launch in (oldest, between):
+        shutil.rmtree(launch_folder(host, launch))
+    assert launches.last_good(host.state, "a", again) is None
+
+
+def test_space_is_held_back_for_the_way_back(supervisor: Supervisor, host: Host, instance: Instance) -> None:
+    reserve = host.state / ".reserve"
+    launch = proved(host, start(instance, host))
+    assert (mode(reserve), reserve.stat().st_size) == (0o600, launches.RESERVE)
+    # a file system that packs its files holds it back too
+    assert len(zlib.compress(reserve.read_bytes(), 1)) > launches.RESERVE // 2
+    written = reserve.stat().st_mtime_ns
+    start(instance, host)
+    assert reserve.stat().st_mtime_ns == written
+    for _ in range(2):
+        launches.give_reserve(host.state)
+        assert not reserve.exists()
+    start_again(host, launch)
+    assert not reserve.exists()  # the way back is what it is for
+    reserve.write_text("cut")
+    start(instance, host)
+    assert reserve.stat().st_size == launches.RESERVE
 
 
 @pytest.mark.parametrize("mask", [0o077, 0o000])

@@ -11,7 +11,9 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import threading
 import time
+import types
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -46,7 +48,7 @@ class Machine:
 
     def step(self, name: str, instance: str = "") -> None:
         self.steps.append(f"{name} {instance}".strip())
-        for faults in filter(None, map(self.faults.get, {name, self.steps[-1]})):
+        for faults in filter(None, map(self.faults.get, {name, f"{name} {instance}"})):
             fault = faults.pop(0)
             if fault:
                 raise fault
@@ -96,7 +98,7 @@ class Machine:
         return [systemd.LogLine(0.0, f"log of {launch}", "i")]
 
     def do_really(self, name: str, real: Callable[..., Any], *args: Any) -> Any:
-        self.step(name)
+        self.step(name, args[1])
         return real(*args)
 
     # what a test asks for and looks at
@@ -194,7 +196,42 @@ def test_the_next_wave_begins_when_the_one_before_is_proved(machine: Machine) ->
     assert [outcome.problem for outcome in outcomes] == ["", "", ""]
     assert [outcome.instance for outcome in outcomes] == ["a", "c", "b"]
     seen = [step for step in machine.steps if step.split()[0] in ("start", "verify")]
-    assert seen == ["start a", "start c", "verify a", "verify c", "start b", "verify b"]
+    assert seen[:2] == ["start a", "start c"] and seen[4:] == ["start b", "verify b"]
+    assert {*seen[2:4]} == {"verify a", "verify c"}
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["it runs", "it is new"])
+def test_after_a_problem_the_next_wave_is_not_touched(machine: Machine, known: bool) -> None:
+    present = machine.deploy(instance="b") if known else None
+    orders = {"a": (0,), "b": (0,), "c": (1,), "d": (1,)}
+    outcomes = machine.do(*(machine.order("bad" if name == "c" else "good", name, orders[name]) for name in orders))
+    assert [one.instance for one in outcomes] == ["a", "c", "b", "d"]
+    assert machine.serves("a") and outcomes[0].problem == "" and "does not serve" in outcomes[1].problem
+    for name, launch, outcome in zip("bd", (present, None), outcomes[2:]):
+        assert (outcome.launch, outcome.serving, machine.running.get(name)) == (launch, None, launch)
+        why = "was not touched, because another instance of this host has failed"
+        assert outcome.problem == f"instance '{name}' {why}"
+    assert not {step for step in machine.steps if step.split()[-1] in ("b", "d")}
+
+
+def test_a_launch_that_fails_returns_while_another_one_of_its_wave_still_loads(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, returned, waited = machine.deploy(instance="b"), threading.Event(), []
+
+    def verify(state: Path, instance: str, wait: health.Wait) -> dict[str, Any]:
+        if instance == "a":
+            waited.append(returned.wait(30))
+        verdict = machine.verify(state, instance, wait)
+        if instance == "b":
+            returned.set()
+        return verdict
+
+    monkeypatch.setattr(health, "verify", verify)
+    outcomes = machine.do(machine.order(gpus=(0,)), machine.order("bad", "b", (1,)))
+    assert waited == [True]
+    assert [one.instance for one in outcomes] == ["a", "b"]  # in the order of the wave
+    assert machine.serves("a") and machine.serves("b") and f"what launch {old} was" in outcomes[1].problem
 
 
 def test_two_instances_may_change_their_gpus(machine: Machine) -> None:
@@ -248,14 +285,26 @@ def test_the_unit_is_put_back_though_systemd_takes_it_as_badly(machine: Machine)
     assert machine.units["a"] == unit and machine.serves()
 
 
-FORWARD = ("prepare", "write", "install", "identity", "processes", "stop", "memory", "start", "verify")
-
-
-def test_a_driver_that_does_not_answer_at_once_is_asked_again(machine: Machine) -> None:
-    machine.deploy()
-    machine.faults = {"memory": [Refused("nvidia-smi does not answer")]}
+@pytest.mark.parametrize("silent", [1, 2, 99])
+def test_a_driver_that_does_not_answer_when_all_has_ended_is_asked_again_for_a_while(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, silent: int
+) -> None:
+    """It keeps no state, and needs long for its first answer after the last process."""
+    slept: list[float] = []
+    clock = types.SimpleNamespace(monotonic=lambda: sum(slept), sleep=lambda _: slept.append(protocol.MEMORY_BACK / 3))
+    monkeypatch.setattr(protocol, "time", clock)
+    old = machine.deploy()
+    machine.faults = {"memory": [Refused("nvidia-smi does not answer")] * min(silent, 5)}
     (outcome,) = machine.do(machine.order(gpus=(0,)))
-    assert machine.serves() and outcome.problem == "" and not machine.faults["memory"]
+    assert machine.serves() and not machine.faults["memory"]
+    if silent < 99:
+        assert (outcome.problem, machine.steps.count("stop a")) == ("", 1) and outcome.serving != old
+    else:
+        assert outcome.problem.startswith("nvidia-smi does not answer\nServing now: what launch ")
+        assert machine.steps.count("memory") == 5 and machine.origin(outcome.serving) == old
+
+
+FORWARD = ("prepare", "write", "install", "identity", "processes", "stop", "memory", "start", "verify")
 
 
 @pytest.mark.parametrize(
@@ -270,10 +319,10 @@ def test_a_driver_that_does_not_answer_at_once_is_asked_again(machine: Machine) 
 )
 def test_whatever_goes_wrong_a_good_launch_runs_in_the_end(machine: Machine, step: str, error: Exception) -> None:
     old = machine.deploy()
-    machine.faults = {step: [error]}
+    machine.faults = {step if step in ("processes", "memory") else f"{step} a": [error]}
     outcome, other = machine.do(machine.order(gpus=(0,)), machine.order(instance="b", gpus=(1,)))
     assert machine.serves()
-    assert not machine.faults[step]
+    assert machine.faults.popitem()[1] == []
     assert str(error) in outcome.problem
     assert outcome.launch == systemd.launch_of(machine.units["a"])
     if step in FORWARD[:3]:
@@ -341,6 +390,49 @@ def test_a_failed_launch_returns_to_what_served_before(machine: Machine) -> None
     assert "does not serve" in (machine.folder(failed or "") / "failure.json").read_text()
     assert not launches.is_good(machine.host.state, "a", failed or "")
     assert [phase for _, phase, _ in machine.told][3:] == ["returning", "stopping", "starting", "loading"]
+
+
+@pytest.mark.parametrize("followed", [False, True])
+def test_a_launch_that_has_too_much_to_do_is_not_given_up(machine: Machine, followed: bool) -> None:
+    old = present = machine.deploy()
+    if followed:
+        present = machine.deploy()
+        (machine.folder(present) / "verdict.json").unlink()
+    machine.faults = {"verify": [health.Unhealthy("no turn", "busy")]}
+    (outcome,) = machine.do(Order("a") if followed else machine.order())
+    assert machine.running["a"] == outcome.launch == systemd.launch_of(machine.units["a"]) != old
+    assert (outcome.problem, outcome.serving) == ("no turn", None) and "prepare_again" not in " ".join(machine.steps)
+    assert followed == (outcome.launch == present)
+    assert not (machine.folder(outcome.launch or "") / "failure.json").exists()
+
+
+def test_a_launch_that_fills_the_disk_gives_way_to_what_served_before(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, really = machine.deploy(), launches.write_whole
+    room: list[int] = []  # of the disk, once it is full
+
+    def used() -> int:
+        return sum(path.stat().st_size for path in machine.host.state.rglob("*") if path.is_file())
+
+    def write(path: Path, text: str, *how: Any) -> None:
+        if room and used() + len(text) > room[0]:
+            raise Refused(f"can not write {path}: {FULL.strerror}")
+        really(path, text, *how)
+
+    def verify(*how: Any) -> dict[str, Any]:
+        room[:] = room or [used()]
+        return machine.verify(*how)
+
+    monkeypatch.setattr(launches, "write_whole", write)
+    monkeypatch.setattr(health, "verify", verify)
+    (outcome,) = machine.do(machine.order("bad"))
+    assert machine.serves() and machine.origin(outcome.serving) == old
+    assert FULL.strerror not in outcome.problem and launches.is_good(machine.host.state, "a", outcome.serving or "")
+    # and nothing is stopped for the next one where there is no room for the way back
+    (next_one,) = machine.do(machine.order())
+    assert machine.serves() and machine.running["a"] == outcome.serving
+    assert FULL.strerror in next_one.problem and next_one.problem.endswith("\nNothing was stopped.")
 
 
 def test_without_a_proof_of_what_was_there_it_returns_to_the_last_good_one(machine: Machine) -> None:
@@ -423,7 +515,7 @@ def test_a_launch_that_still_loads_is_followed(machine: Machine) -> None:
     assert (outcome.serving, outcome.launch, outcome.problem) == (launch, launch, "")
     assert launches.is_good(machine.host.state, "a", launch)
     assert machine.told == [("a", "loading", launch)]
-    assert machine.steps == ["tell", "verify a", "keep_verdict"]
+    assert machine.steps == ["tell", "verify a", "keep_verdict a"]
 
 
 def test_a_followed_launch_that_was_never_proved_returns(machine: Machine) -> None:

@@ -29,6 +29,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import sy
 
 OUTCOME = Outcome("a", "L2", "L2", {"tokens": 8}, "")
 STATE = Path("/nowhere")
+INTO_SCOPE = systemd.into_scope
 
 # a module: it holds the lock, begins a run, tells its id and does what argv[4] says
 MODULE = """
@@ -38,6 +39,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import host, launch,
 
 folder, go = Path(sys.argv[1]), Path(sys.argv[2])
 runs.RUNS, launch.LOCK = folder / "runs", folder / "lock"
+runs.systemd.into_scope = lambda *_: None
 
 def carry_out(orders, state, wait, tell):
     tell("a", "stopping", "L1")
@@ -60,6 +62,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(runs, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(runs, "WAKE", 0.02)
     monkeypatch.setattr(launches, "LOCK", tmp_path / "lock")
+    monkeypatch.setattr(systemd, "into_scope", lambda *_: None)  # no test changes this host
     yield
     for path in (tmp_path / "runs").glob("*.json"):
         with contextlib.suppress(OSError, KeyError, ValueError):
@@ -129,6 +132,24 @@ def test_what_is_asked_is_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(runs, "carry_out", carry_out)
     assert runs.follow(runs.begin(orders, STATE, wait), {}, 60, 60)["outcomes"] == [asdict(OUTCOME)]
+
+
+def test_a_run_leaves_the_control_group_of_its_module_before_it_begins(
+    tmp_path: Path, go: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(systemd, "into_scope", lambda *how: (tmp_path / "scope").write_text(f"{how}"))
+    run = runs._detach(STATE, waiting(go))
+    pid = content_of(run)["pid"]
+    assert (tmp_path / "scope").read_text() == str((f"gpuops-{run}", pid)) and pid != os.getpid()
+    go.touch()
+    runs.follow(run, {}, 60, 60)
+
+
+def test_a_run_begins_on_a_host_that_knows_no_scopes(tmp_path: Path, go: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(systemd, "into_scope", INTO_SCOPE)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    go.touch()
+    assert runs.follow(runs._detach(STATE, waiting(go)), {}, 60, 60)["outcomes"] == [asdict(OUTCOME)]
 
 
 def test_the_module_is_let_go_while_its_run_works(tmp_path: Path, go: Path) -> None:

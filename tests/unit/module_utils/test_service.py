@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, health, processes, release, service
+from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, health, processes, release, service, sockets
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils import preflight as preflights
 from ansible_collections.gpuops.sglang.plugins.module_utils.gpu import GpuProcess
@@ -23,10 +23,11 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Compar
 from ansible_collections.gpuops.sglang.plugins.module_utils.preflight import Preflight
 from ansible_collections.gpuops.sglang.plugins.module_utils.processes import Process
 from ansible_collections.gpuops.sglang.plugins.module_utils.service import Asked, GpuHeld
+from ansible_collections.gpuops.sglang.plugins.module_utils.sockets import Listener
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
 PID = 4711  # of the server of instance a
-HUNG, LOADING = Unhealthy("it hangs", "hung"), Unhealthy("it loads", "loading")
+HUNG, LOADING, BUSY = (Unhealthy(f"it is {state}", state) for state in ("hung", "loading", "busy"))
 
 
 class Machine:
@@ -41,6 +42,7 @@ class Machine:
         self.problems: dict[str, str] = {}  # instance -> what SGLang says against it
         self.on_gpus: list[GpuProcess] = []
         self.used: dict[int, float] = {}
+        self.before = "before"  # the unit in place
         self.calls: list[str] = []
 
     def systemctl(self, *words: str) -> str:
@@ -50,6 +52,8 @@ class Machine:
             if not systemd.read_unit(name):
                 raise Refused(f"systemctl disable failed: Unit file sglang-{name}.service does not exist")
             self.enabled.discard(name)
+        elif words[0] == "enable":
+            self.enabled.add(name)
         elif words[0] == "stop":
             self.active[name] = "inactive"
         elif words[0] == "show":
@@ -84,7 +88,7 @@ class Machine:
     def compare(self, instance: Instance, host: Host, schema: Any, accepted: Mapping[str, Any]) -> Comparison:
         self.calls.append(f"compare {instance.name}")
         found = self.reasons.get(instance.name, [])
-        return Comparison(tuple(found), "L1", "before", "after" if found else "before")
+        return Comparison(tuple(found), "L1", self.before, "after" if found else self.before)
 
     def preflight(self, instance: Instance, host: Host, schema: Any, accepted: Any, keep: bool) -> Preflight:
         self.calls.append(f"preflight {instance.name} {keep}")
@@ -198,6 +202,57 @@ def test_what_hung_for_a_moment_is_left_alone(serving: Machine) -> None:
     serving.verdicts["a"] = [HUNG, {"launch": "L1"}]
     plan = serving.plan()
     assert (plan.instances[0]["reasons"], plan.orders, plan.verdicts) == ([], [], [{"launch": "L1"}])
+
+
+@pytest.mark.parametrize("was_proved", [True, False])
+def test_what_has_too_much_to_do_is_left_alone_and_proved_first_if_nobody_has(
+    serving: Machine, was_proved: bool
+) -> None:
+    if was_proved:
+        launches.keep_verdict(serving.host.state, "a", "L1", {})
+    serving.verdicts["a"] = [BUSY]
+    plan = serving.plan()
+    assert (plan.problems, plan.verdicts, plan.instances[0]["reasons"]) == ([], [], [])
+    assert plan.notes == (["it is busy"] if was_proved else [])
+    assert [(order.instance, order.prepare) for order in plan.orders] == ([] if was_proved else [("a", None)])
+
+
+@pytest.mark.parametrize("change", [True, False])
+@pytest.mark.parametrize(
+    ("verdicts", "reasons", "orders"),
+    [([{"launch": "L1"}], [], 0), ([LOADING], [], 1), ([HUNG, HUNG], ["it hangs"], 1)],
+    ids=["serves", "loads", "hangs"],
+)
+def test_what_is_only_not_enabled_is_enabled_without_another_launch(
+    serving: Machine, verdicts: list[Any], reasons: list[str], orders: int, change: bool
+) -> None:
+    serving.enabled.clear()
+    serving.reasons["a"], serving.verdicts["a"] = ["not enabled"], list(verdicts)
+    plan = serving.plan(change=change)
+    assert plan.instances[0]["reasons"] == ["not enabled", *reasons]
+    assert (len(plan.orders), len(plan.verdicts)) == (orders, 1 - orders)
+    assert all((order.prepare is not None) == bool(reasons) for order in plan.orders)
+    assert serving.enabled == ({"a"} if change else set())
+
+
+def test_what_else_differs_is_enabled_with_its_next_launch(serving: Machine) -> None:
+    serving.enabled.clear()
+    serving.reasons["a"] = ["configuration differs", "not enabled"]
+    assert serving.plan().orders[0].prepare is not None
+    assert serving.enabled == set() and "verify a" not in serving.calls
+
+
+def test_a_secret_that_stood_in_the_unit_is_not_in_the_diff(serving: Machine) -> None:
+    secrets = {"X": "hf_" + "a1B2" * 6, "HEADER": "Bearer abcdefgh", "MY_API_KEY": "two words", "HF_TOKEN": "never"}
+    lines = [f'Environment="{name}={value}"\n' for name, value in {**secrets, "PORT": "1"}.items()]
+    serving.before, serving.reasons["a"] = "".join(lines), ["configuration differs"]
+    (diff,) = serving.plan(change=False).diff
+    told = diff["before"].splitlines(keepends=True)
+    assert len(told) == len(lines) and told[-1] == lines[-1]
+    assert not [
+        part for value in secrets.values() for part in value.split() if part in diff["before"] and part != "Bearer"
+    ]
+    assert all(f"{name}=" in line for name, line in zip(secrets, told))
 
 
 @pytest.mark.parametrize("first", [[], [HUNG]])
@@ -460,6 +515,41 @@ def test_a_rollback_to_nothing_is_refused_before_anything_is_done(machine: Machi
     with pytest.raises(Refused, match="launch L9 of instance 'a' is not kept in"):
         service.rolled_back(["a"], machine.host.state, "L9", False)
     assert not {call.split()[0] for call in machine.calls} - {"show"}
+
+
+@pytest.mark.parametrize("change", [{}, {"args": {"nccl_port": 30005}}])
+def test_a_rollback_to_a_port_that_another_has_is_refused_before_anything_is_done(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    def listeners(port: int) -> list[Listener]:
+        return [stranger] if port == wanted else []
+
+    wanted = 30005 if change else 30000
+    stranger = Listener(99, "python", "alice", None, ("/user.slice",), None)
+    monkeypatch.setattr(sockets, "listeners", listeners)
+    machine.kept("b", "L0", port=30001)
+    machine.installed("b")
+    machine.kept("a", "L0", **change)
+    machine.installed()
+    for share in (False, True):
+        with pytest.raises(Refused, match=f"^instance 'a': port {wanted} is held by process 99 of user alice"):
+            service.rolled_back(["b", "a"], machine.host.state, None, share)
+    assert not {call.split()[0] for call in machine.calls} - {"show"}
+    stranger = Listener(PID, "python", "sglang", None, ("/system.slice/sglang-a.service",), None)
+    assert service.rolled_back(["b", "a"], machine.host.state, None, False).orders
+
+
+def test_a_rollback_to_a_gpu_that_another_has_is_refused_before_anything_is_done(machine: Machine) -> None:
+    machine.kept("a", "L0", gpus=[0])
+    machine.kept("a", "L1", gpus=[1])
+    machine.installed(launch="L2")
+    machine.on_gpus = [GpuProcess(PID, 70000, 0, OURS), GpuProcess(99, 9000, 1, TRAINING)]
+    machine.used = {0: 70400, 1: 9000}
+    with pytest.raises(GpuHeld, match=r"^instance 'a': its GPU is held by process 99 of user alice .* of GPU 1"):
+        service.rolled_back(["a"], machine.host.state, None, False)
+    assert not {call.split()[0] for call in machine.calls} - {"show"}
+    assert service.rolled_back(["a"], machine.host.state, None, True).orders
+    assert service.rolled_back(["a"], machine.host.state, "L0", False).orders
 
 
 def test_what_is_known_of_instances(machine: Machine) -> None:

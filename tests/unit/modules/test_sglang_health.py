@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from ansible_collections.gpuops.sglang.plugins.module_utils.health import Unhealthy, Verdict, Wait
-from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, only_one
 from ansible_collections.gpuops.sglang.plugins.modules import sglang_health
 from conftest import call_module
 
@@ -47,12 +48,13 @@ BOTH = [{"instance": name, "launch": f"L-{name}", "drift": []} for name in "ab"]
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
     for name in ("verify", "drift_of", "keep_verdict"):
         monkeypatch.setattr(sglang_health, name, getattr(made, name))
     monkeypatch.setattr(sglang_health, "beside", lambda: made.beside)
     monkeypatch.setattr(sglang_health, "require_root", lambda: None)
+    monkeypatch.setattr(sglang_health, "LOCK", tmp_path / "lock")
     return made
 
 
@@ -77,6 +79,19 @@ def test_every_instance_is_told_of_though_one_does_not_serve(machine: Machine, p
     assert result["failed"] and (result["msg"], result["verdicts"]) == (str(problem), BOTH[1:])
     machine.problems["b"] = Unhealthy("'b' too")
     assert machine.check()["msg"] == f"{problem}\n'b' too"
+
+
+def test_a_deployment_that_is_at_work_is_told_and_keeps_its_own_verdicts(machine: Machine) -> None:
+    with only_one(sglang_health.LOCK, "starts", 0):
+        result = machine.check()
+        assert "failed" not in result and result["verdicts"] == BOTH  # what serves needs no excuse
+        machine.problems = {"a": Unhealthy("'a' ended")}
+        failure, deployment = machine.check()["msg"].splitlines()
+        assert failure == "'a' ended" and machine.kept == []
+        why = f"A deployment is at work, which may be why: process {os.getpid()} still starts instances on this host"
+        assert deployment.startswith(why)
+    # somebody has held the lock, and does so no more
+    assert machine.check()["msg"] == "'a' ended" and [name for _, name, *_ in machine.kept] == ["b"]
 
 
 def test_what_was_changed_by_hand_is_a_failure_beside_the_verdict(machine: Machine) -> None:

@@ -161,6 +161,12 @@ def test_what_differs_is_handed_over(machine: Machine, state: str, check_mode: b
     assert "instance 'old' is on this host but not in sglang_server_instances: it is left" in warning
 
 
+def test_what_is_to_be_known_is_a_warning_and_no_problem(machine: Machine) -> None:
+    machine.plan.notes, machine.plan.problems = ["'a' has too much to do"], []
+    result = machine.ask()
+    assert (result["warnings"], result["problems"]) == (["'a' has too much to do"], [])
+
+
 def test_where_nothing_is_to_be_started_there_is_no_run(machine: Machine) -> None:
     machine.plan.orders, machine.plan.instances, machine.plan.diff = [], machine.plan.instances[:1], []
     result = machine.ask()

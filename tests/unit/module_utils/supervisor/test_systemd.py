@@ -391,6 +391,8 @@ def test_the_steps_of_a_service(folder: Path, commands: dict[str, Any]) -> None:
     assert ran() == ["systemctl reset-failed sglang-a.service", "systemctl start sglang-a.service"]
     systemd.stop("a")
     assert ran() == ["systemctl stop sglang-a.service", "systemctl reset-failed sglang-a.service"]
+    systemd.enable("a")
+    assert ran() == ["systemctl enable --quiet sglang-a.service"]
     systemd.disable("a")
     assert ran() == ["systemctl disable --quiet sglang-a.service"]
     systemd.remove("a")
@@ -464,12 +466,42 @@ def test_a_process_that_ran_and_ended_is_for_the_health_check_to_tell(commands: 
     systemd.start("a")
 
 
-def test_a_service_without_a_process_or_a_log_is_told_with_its_result(folder: Path, commands: dict[str, Any]) -> None:
+@pytest.mark.parametrize("earlier", [None, 0, 1, 203], ids=lambda status: f"earlier {status}")
+@pytest.mark.parametrize("result", ["resources", "protocol"])
+def test_a_service_without_a_process_or_a_log_is_told_with_its_result(
+    folder: Path, commands: dict[str, Any], result: str, earlier: int | None
+) -> None:
+    """The exit status that systemd shows then is that of a process before."""
+    shown = SHOWN if earlier is None else ended(earlier)
     commands["systemctl start"] = (1, "", "")
-    commands["systemctl show"] = (0, SHOWN.replace("Result=success", "Result=resources"), "")
+    commands["systemctl show"] = (0, shown.replace("Result=success", f"Result={result}"), "")
     with pytest.raises(Refused) as caught:
         systemd.start("a")
-    assert str(caught.value) == "sglang-a.service does not start (resources): systemd could not start it"
+    assert str(caught.value) == f"sglang-a.service does not start ({result}): systemd could not start it"
+
+
+@pytest.mark.parametrize(
+    ("path", "ours"),
+    [
+        ("/etc/systemd/system/sglang-a.service.d/x.conf", True),
+        ("/run/systemd/system/sglang-a.service.d/x.conf", True),
+        ("/etc/systemd/system/sglang-.service.d/x.conf", True),
+        ("/etc/systemd/system/service.d/x.conf", True),
+        ("/run/systemd/system/service.d/zzz-lxc-service.conf", False),  # as an image of a container has it
+        ("/usr/lib/systemd/system/service.d/10-x.conf", False),
+    ],
+)
+def test_the_drop_ins_that_change_one_service(commands: dict[str, Any], path: str, ours: bool) -> None:
+    shown = SHOWN.replace("/etc/a.conf /etc/b=c.conf", f"{path} /usr/lib/systemd/system/service.d/y.conf")
+    commands["systemctl show"] = (0, shown, "")
+    assert systemd.drop_ins(systemd.identity("a")) == ([path] if ours else [])
+
+
+def test_a_process_gets_a_scope_of_its_own(commands: dict[str, Any]) -> None:
+    commands["busctl"] = (1, "", "Call failed: Access denied")  # as far as it goes
+    systemd.into_scope("gpuops-r1", 4711)
+    (ran,) = commands["ran"]
+    assert ran.startswith("busctl call ") and ran.endswith(" ssa(sv)a(sa(sv)) gpuops-r1.scope fail 1 PIDs au 1 4711 0")
 
 
 RUN = "0123456789abcdef0123456789abcdef"
