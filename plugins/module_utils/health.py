@@ -319,7 +319,7 @@ class _Watch:
     """Looks whether a start still moves."""
 
     def __init__(self, state: Path, instance: str, launch: str, limit: float | None) -> None:
-        self.launch, self.limit = launch, limit
+        self.launch, self.limit, self.begun = launch, limit, time.monotonic()
         self.usual = [verdict.get("stages", {}) for verdict in launches.earlier_verdicts(state, instance)]
         self.best: progress.Progress | None = None
         self.start = self.looked = self.computed = 0.0  # of the quiet, when that was seen first, and the CPU until then
@@ -335,7 +335,8 @@ class _Watch:
         if self.best and progress.ORDER.index(seen.stage) < progress.ORDER.index(self.best.stage):
             seen = replace(self.best, moved=max(seen.moved, self.best.moved))
         self.best = seen
-        now, start = time.monotonic(), seen.since if seen.stage == SERVING else seen.moved
+        # one that has served for long is given its time from now on
+        now, start = time.monotonic(), max(seen.since, self.begun) if seen.stage == SERVING else seen.moved
         if start != self.start:
             self.start, self.looked, self.computed = start, now, _computed(identity)
         quiet, limit = now - start, self.limit

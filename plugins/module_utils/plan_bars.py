@@ -45,7 +45,7 @@ def _figures(plan: Mapping[str, Any]) -> str:
     said = f"SGLang {plan['sglang_version']}, context {plan['context']}"
     if plan["fits"]:
         slots = f", {plan['state_slots']} state slots" if plan["state_slots"] else ""
-        said += f": {_reached(plan)}{slots}, {plan['longest_context']} tokens for each of all requests"
+        said += f": {_reached(plan)}, {plan['longest_context']} tokens for each of them then{slots}"
     return said
 
 

@@ -61,18 +61,18 @@ def answer(question: Question) -> dict[str, Any]:
     except OSError as error:
         where = error.filename or question.model
         raise ValueError(f"{where} can not be read ({error.strerror}): use a login that may read it") from None
-    gpus, notes = _gpus(question)
+    gpus, used = _gpus(question)
     found = plan(shape, args, gpus, version, draft)
     _divided(shape, args)
     wanted = Wanted(question.context, question.concurrency) if question.context or question.concurrency else None
     changes = levers(shape, args, gpus, version, wanted, draft)
     proposal = _proposal(shape, args, gpus, version, draft, wanted, found)
-    notes = [*found.notes, *_missed(shape, wanted, found), *notes]
+    notes = [*found.notes, *_missed(shape, wanted, found), *used[: len(found.gpus)]]
     if wanted and proposal is None and found.fits is not None:
         notes.append("nothing reaches what is wanted on these cards and with what 'args' has")
     if found.fits is None:
         notes.append(f"weights take at least {found.weights_gib:.1f} GiB of a GPU")
-    told = _told(found, changes, proposal, notes)
+    told = _told(found, changes, proposal, list(filter(None, notes)))
     return {**told, "bars": bars(told)}
 
 
@@ -150,7 +150,8 @@ def _model(question: Question, args: Mapping[str, Any]) -> tuple[Shape, Shape | 
     shape = _read(question.model, question.assume_complete or asked.text("load_format") == "dummy")
     named = asked.text("speculative_draft_model_path") or asked.text("speculative_draft_model")
     folder = question.model if question.model.is_dir() else question.model.parent
-    if not named or not asked.text("speculative_algorithm") or Path(named).resolve() == folder.resolve():
+    own = (question.model.resolve(), folder.resolve())  # has its draft in the same checkpoint
+    if not named or not asked.text("speculative_algorithm") or Path(named).resolve() in own:
         return shape, None
     try:
         return shape, _read(Path(named), True)
@@ -170,7 +171,7 @@ def _read(model: Path, assume_complete: bool) -> Shape:
 
 
 def _gpus(question: Question) -> tuple[list[Gpu], list[str]]:
-    """Return the cards to plan for, and what is to be known about them."""
+    """Return the cards to plan for, and for each what is to be known about it, or an empty text."""
     if question.gpus:
         return [one for asked in question.gpus for one in _named(asked)], []
     own = {one.index: one for one in gpu.cards()}
@@ -185,8 +186,9 @@ def _gpus(question: Question) -> tuple[list[Gpu], list[str]]:
     notes = [
         f"GPU {one.index} has {(one.total - one.free) / 1024:.1f} GiB in use now, which are left alone: "
         "name the card in 'gpus' to plan as if it were idle"
-        for one in used
         if one.total - one.free > IN_USE
+        else ""
+        for one in used
     ]
     return [Gpu(one.name, one.total, one.free) for one in used], notes
 

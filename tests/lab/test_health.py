@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from playbook_runs import Run, deploy
-from standin import SERVERS, asked, converges
+from standin import SERVERS, asked, converges, launch_in_unit
 from test_deploy import UNIT, launch, main_pid
 from testinfra.host import Host
 
@@ -99,6 +99,6 @@ def test_a_support_bundle_has_the_facts_and_no_secret(standin: Host, tmp_path: P
         texts = {one.name: read.read().decode() for one in files if (read := files.extractfile(one))}
     assert texts and all("planted-9e41b2" not in text for text in texts.values())
     everything = "".join(texts.values())
-    for fact in (launch(standin), "fired up and ready", "Type=exec", "MemTotal"):
+    for fact in (launch_in_unit(standin), "fired up and ready", "Type=exec", "MemTotal"):
         assert fact in everything, sorted(texts)
     converges(standin)

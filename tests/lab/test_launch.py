@@ -82,6 +82,7 @@ def test_a_key_that_is_not_asked_for_is_told(standin: Host) -> None:
     assert KEY not in run.output.replace(json.dumps(secret), "")
     honest = deploy("-l", "ct130", extra=secret)
     assert honest.status == 0 and standin.run("python3 -c %s http://127.0.0.1:30000/v1/models", GET).rc != 0, honest
+    converges(standin)
 
 
 def squatter(host: Host, port: int) -> None:

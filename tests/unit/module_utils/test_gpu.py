@@ -193,3 +193,14 @@ def test_strangers_are_what_is_in_no_cgroup_of_ours_and_holds_memory(
     assert [one.pid for one in gpu.strangers([0], own)] == [13, 15, 16]
     assert [one.pid for one in gpu.strangers([], own)] == [13, 15, 16, 14]
     assert [one.pid for one in gpu.strangers([0], [])] == [11, 12, 13, 15, 16]
+
+
+def test_the_memory_of_each_gpu(smi: Callable[[str], None]) -> None:
+    assert gpu.cards() == []
+    query = "--query-gpu=index,name,memory.total,memory.free --format=csv,noheader,nounits"
+    told = "1, NVIDIA L40S, 46068, 45500\n0, NVIDIA H200, 143771, 143156\n2, NVIDIA GB10, [N/A], [N/A]"
+    smi(f"[ \"$*\" = '{query}' ] && echo '{told}'")
+    assert gpu.cards() == [
+        gpu.GpuMemory(0, "NVIDIA H200", 143771, 143156),
+        gpu.GpuMemory(1, "NVIDIA L40S", 46068, 45500),
+    ]

@@ -54,6 +54,13 @@ def test_missing_files_are_named(tmp_path: Path, index: bool) -> None:
     assert "lacks 5 files" in problem and ", ".join(names[1:4]) in problem and names[4] not in problem
 
 
+def test_files_of_an_index_alone_are_named(tmp_path: Path) -> None:
+    for name in shards(tmp_path, 2, True):
+        (tmp_path / name).unlink()
+    (problem,) = weight_problems(tmp_path)
+    assert "lacks 2 files" in problem and "model-00001-of-00002.safetensors" in problem
+
+
 def test_a_folder_without_weights_says_so(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (problem,) = weight_problems(tmp_path)
