@@ -284,9 +284,7 @@ class Server:
         sampling = request.get("sampling_params") or {}
         tokens = sampling.get("max_new_tokens", 128)
         meta = self.complete(request.get("rid") or uuid.uuid4().hex, str(request.get("text", "")), tokens)
-        said = (
-            sampling.get("regex", "oooo").strip("()").split("|")[0]
-        )  # it knows no more of a grammar
+        said = sampling.get("regex", "oooo").strip("()").split("|")[0]  # it knows no more of a grammar
         return 200, {"text": said, "output_ids": [475] * tokens, "meta_info": meta}
 
     def chat(self, request: dict[str, Any]) -> tuple[int, Any]:
