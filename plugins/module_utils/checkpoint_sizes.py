@@ -96,7 +96,7 @@ def _tensors(path: Path) -> Iterator[tuple[str, str, int, int]]:
 
 
 def _stored(shape: Shape, tensors: list[tuple[str, str, int, int]]) -> Stored:
-    layers: list[dict[str, float]] = [{} for _ in range(shape.layers)]
+    layers: list[dict[str, float]] = [{} for _layer in range(shape.layers)]
     rest: dict[str, float] = {}
     draft: dict[str, float] = {}
     embedding = head = 0.0

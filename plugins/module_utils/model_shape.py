@@ -170,7 +170,9 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
     shape = Shape(
         architecture=architecture,
         model_type=model_type,
-        dtype=2 if "float32" in str(dtype) else BYTES.get(str(dtype).split(".")[-1], 2),  # SGLang loads float32 as half
+        dtype=2
+        if "float32" in str(dtype)
+        else BYTES.get(str(dtype).rpartition(".")[2], 2),  # SGLang loads float32 as half
         hidden=hidden,
         vocabulary=vocabulary,
         tied=_tied(read, config, model_type, unknown),

@@ -49,7 +49,7 @@ def process(pid: int, proc: Path = PROC) -> Process | None:
     """Return what is known of a process, or None when it has ended or is hidden."""
     folder = proc / str(pid)
     try:
-        name, _, stat = (folder / "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
+        name, _bracket, stat = (folder / "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
         status = (folder / "status").read_text(errors="replace")
         with (folder / "cmdline").open("rb") as file:
             command = _shown(file.read(5 * SHOWN).decode(errors="replace"))

@@ -88,9 +88,9 @@ def progress(entries: Sequence[Entry], began: float) -> Progress:
 
 def stage_times(entries: Sequence[Entry], began: float, ended: float) -> dict[str, float]:
     """Return the s that each stage took in a launch watched until `ended`, in order; serving is none of them."""
-    visits = [key for key, _ in groupby((known.since, known.stage) for known in _follow(entries, began))]
+    visits = [key for key, _lines in groupby((known.since, known.stage) for known in _follow(entries, began))]
     times: dict[str, float] = {}
-    for (since, stage), (until, _) in zip(visits, [*visits[1:], (ended, "")]):
+    for (since, stage), (until, _next) in zip(visits, [*visits[1:], (ended, "")]):
         times[stage] = times.get(stage, 0.0) + until - since
     return {stage: round(time, 1) for stage, time in times.items() if stage != SERVING}
 
@@ -108,23 +108,16 @@ def shown(progress: Progress, now: float, began: float, usual: Times) -> str:
     return f"{what}, for {stage}; {duration(now - began)} since the start{_usually(sum(usual.values()))}"
 
 
-def stalled(progress: Progress, now: float, usual: Times, limits: Times = LIMITS) -> float | None:
-    """Return the s without progress if they are beyond the stage's limit and three times its usual time, else None."""
-    quiet = now - progress.moved
-    limit = max(limits.get(progress.stage, float("inf")), 3 * usual.get(progress.stage, 0))
-    return quiet if quiet > limit else None
-
-
 def _follow(entries: Sequence[Entry], began: float) -> Iterator[Progress]:
     """Yield what is known at the start and after each line. Of several ranks the lowest tells: only it has bars."""
     lines = [(at, *_parts(line)) for at, text in entries for line in END.split(text) if line.strip()]
-    lowest = min((rank for _, rank, _ in lines if rank), default="")
+    lowest = min((rank for _at, rank, _said in lines if rank), default="")
     known = Progress(FIRST_STAGE, "", began, began)
     weights, recent = False, deque[str](maxlen=RECENT)
     yield known
     for at, rank, said in lines:
-        bar = BAR.search(said)
-        key = rank + said[: bar.end() if bar else None]  # a bar's times and rates change without progress
+        shown_bar = BAR.search(said)
+        key = rank + said[: shown_bar.end() if shown_bar else None]  # a bar's times and rates change without progress
         if key not in recent and not PROBED.search(said):
             recent.append(key)
             known = replace(known, moved=at)
@@ -133,8 +126,8 @@ def _follow(entries: Sequence[Entry], began: float) -> Iterator[Progress]:
             stage, weights = DRAFT if weights else stage, True
         if stage in NEXT.get(known.stage, ()):
             known = Progress(stage, "", at, at)
-        if bar:
-            known = replace(known, step=f"{NOUNS.get(known.stage, 'step')} {bar[1]} of {bar[2]}")
+        if shown_bar:
+            known = replace(known, step=f"{NOUNS.get(known.stage, 'step')} {shown_bar[1]} of {shown_bar[2]}")
         yield known
 
 

@@ -128,7 +128,11 @@ def follow(run: str, seen: Mapping[str, str], least: float, most: float) -> dict
             found = {name: _line(state, name, at) for name, at in content["at"].items()}
             steps = {**marks, **{name: step for name, (step, _line) in found.items()}}
             if steps != dict(seen) or now > began + most:
-                return {"outcomes": None, "shown": {name: line for name, (_, line) in found.items()}, "steps": steps}
+                return {
+                    "outcomes": None,
+                    "shown": {name: told[1] for name, told in found.items()},
+                    "steps": steps,
+                }
         time.sleep(WAKE)
 
 

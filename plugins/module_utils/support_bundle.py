@@ -118,7 +118,9 @@ def _instance(state: Path, name: str, log: Callable[[str], list[str]]) -> Iterat
         process = PROC / shown["MainPID"]
         variables = [variable.partition("=") for variable in _text(process / "environ").split("\0") if variable]
         # in quotes, within which a masked value may hold anything
-        lines = (f"{variable}={json.dumps(value, ensure_ascii=False)}\n" for variable, _, value in sorted(variables))
+        lines = (
+            f"{variable}={json.dumps(value, ensure_ascii=False)}\n" for variable, _sign, value in sorted(variables)
+        )
         yield f"{place}/environment.txt", "".join(lines)
         yield f"{place}/limits.txt", _text(process / "limits")
     folders = sorted(folder for folder in (state / name / "launches").glob("*") if folder.is_dir())

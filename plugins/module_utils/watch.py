@@ -49,7 +49,7 @@ def work_below(main: int) -> dict[tuple[int, int], int]:
     family: set[int] = set()
     generation = {main}
     while generation:
-        generation = {pid for pid, (parent, _, _) in there.items() if parent in generation} - family
+        generation = {pid for pid, (parent, _cpu, _start) in there.items() if parent in generation} - family
         family |= generation
     return {(pid, there[pid][2]): there[pid][1] for pid in family}
 

@@ -19,7 +19,6 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.progress import (
     progress,
     shown,
     stage_times,
-    stalled,
     usual_times,
 )
 from conftest import FIXTURES
@@ -286,18 +285,6 @@ def test_usual_is_the_median_of_the_launches_that_had_the_stage() -> None:
     earlier = [{"preparing": 10.0, DRAFT: 7.0}, {"preparing": 90.0}, {"preparing": 20.0, "capturing graphs": 3.0}]
     assert list(usual_times(earlier).items()) == [("preparing", 20.0), (DRAFT, 7.0), ("capturing graphs", 3.0)]
     assert usual_times([]) == {}
-
-
-def test_a_stage_stalls_beyond_its_limit_and_three_times_what_is_usual() -> None:
-    known = progress(lines("Load weight begin", SHARDS.format("25%", 3)), BEGAN)
-    limits = {"loading weights": 100.0}
-    assert stalled(known, known.moved + 100, {}, limits) is None
-    assert stalled(known, known.moved + 101, {}, limits) == 101
-    assert stalled(known, known.moved + 101, {"loading weights": 20.0}, limits) == 101
-    assert stalled(known, known.moved + 299, {"loading weights": 100.0}, limits) is None
-    assert stalled(known, known.moved + 301, {"loading weights": 100.0}, limits) == 301
-    assert stalled(known, known.moved + LIMITS["loading weights"], {}) is None
-    assert stalled(known, known.moved + LIMITS["loading weights"] + 1, {}) == LIMITS["loading weights"] + 1
 
 
 def test_each_stage_may_stall() -> None:

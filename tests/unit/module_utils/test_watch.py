@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils import watch
 
-WAIT = 20  # s: for what comes in a second
+WAIT = 30  # s
 MANY = 6  # checks
 QUICK = ("--interval", "0.05", "--timeout", "10")
 SCHEDULER = """\
