@@ -70,10 +70,8 @@ def failure(options: argparse.Namespace) -> str | None:
             status = connection.getresponse().status
         except socket.timeout:
             return f"no answer within {limit:g} s"
-        except ConnectionError as error:
-            return error.strerror or str(error)
-        except (OSError, http.client.HTTPException):
-            return None
+        except (OSError, http.client.HTTPException) as error:
+            return getattr(error, "strerror", None) or str(error) or type(error).__name__
     took = time.monotonic() - began
     return f"503 after {took:.1f} s" if status == 503 and took > options.at_once else "" if status == 200 else None
 
