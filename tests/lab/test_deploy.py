@@ -154,6 +154,7 @@ def test_what_a_server_writes_leads_root_nowhere(ct130: Host) -> None:
 
 @pytest.mark.slow
 def test_a_full_disk_is_said_and_the_next_run_repairs(ct130: Host) -> None:
+    assert deploy("-l", "ct130").status == 0
     ct130.check_output("mkdir -p /mnt/small && mount -t tmpfs -o size=64k tmpfs /mnt/small")
     try:
         before = main_pid(ct130)
