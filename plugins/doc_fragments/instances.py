@@ -70,3 +70,6 @@ options:
     type: path
     default: /var/lib/sglang
 """
+
+    # where some states need names alone
+    OPTIONAL = DOCUMENTATION.replace("    required: true\n    suboptions:", "    default: []\n    suboptions:")

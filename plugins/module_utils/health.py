@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, processes, sockets
+from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, processes, progress, sockets
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils import release as releases
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import SECRET
@@ -24,12 +24,10 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.effective import eff
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema
 from ansible_collections.gpuops.sglang.plugins.module_utils.processes import duration
-from ansible_collections.gpuops.sglang.plugins.module_utils.progress import SERVING
 from ansible_collections.gpuops.sglang.plugins.module_utils.secret_forms import forms_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
 if TYPE_CHECKING:
-    from ansible_collections.gpuops.sglang.plugins.module_utils import progress
     from ansible_collections.gpuops.sglang.plugins.module_utils.diagnosis import Diagnosis
 
 HTTP_TIMEOUT = 30  # s: SGLang's own health check gives up after 20
@@ -272,7 +270,7 @@ def _wait(
         if over:
             found = _diagnosis(launch, identity.invocation, schema)
             # a moment does not tell whether a server computes
-            if found.stage != SERVING or passed > LOOK:
+            if found.stage != progress.SERVING or passed > LOOK:
                 share = (_computed(identity) - computed) / passed
                 raise _silent(f"{server.launch}: not healthy, {over}", found, share, secrets, launch, identity)
         time.sleep(POLL)
@@ -297,7 +295,7 @@ def _silent(
     """Return what is wrong with a server that does not answer and has had `share` of a core meanwhile."""
     busy, state = share > IDLE, "loading"
     what += f": it is {found.stage}"
-    if found.stage == SERVING:
+    if found.stage == progress.SERVING:
         state = "" if busy else "hung"
         what += "; it computes, perhaps a long prompt" if busy else "; it hangs: it has not computed anything meanwhile"
         found = replace(found, cause="" if busy else found.cause)
@@ -319,16 +317,14 @@ class _Watch:
     """Looks whether a start still moves."""
 
     def __init__(self, state: Path, instance: str, launch: str, limit: float | None) -> None:
-        self.launch, self.limit, self.begun = launch, limit, time.monotonic()
-        self.usual = [verdict.get("stages", {}) for verdict in launches.earlier_verdicts(state, instance)]
+        self.state, self.instance, self.launch = state, instance, launch
+        self.limit, self.begun = limit, time.monotonic()
         self.best: progress.Progress | None = None
         self.start = self.looked = self.computed = 0.0  # of the quiet, when that was seen first, and the CPU until then
 
     def quiet(self, identity: systemd.Identity) -> float | None:
         """Return the s without progress when they are too many; a journal that has lost lines is no standstill."""
-        from ansible_collections.gpuops.sglang.plugins.module_utils import progress
-
-        entries = _entries(self.launch, identity.invocation)
+        entries = entries_of(self.launch, identity.invocation)
         seen = progress.progress(entries, systemd.began(identity)) if entries else self.best
         if seen is None:
             return None
@@ -336,12 +332,12 @@ class _Watch:
             seen = replace(self.best, moved=max(seen.moved, self.best.moved))
         self.best = seen
         # one that has served for long is given its time from now on
-        now, start = time.monotonic(), max(seen.since, self.begun) if seen.stage == SERVING else seen.moved
+        now, start = time.monotonic(), max(seen.since, self.begun) if seen.stage == progress.SERVING else seen.moved
         if start != self.start:
             self.start, self.looked, self.computed = start, now, _computed(identity)
         quiet, limit = now - start, self.limit
         if limit is None:
-            usual = progress.usual_times(self.usual).get(seen.stage, 0)
+            usual = usual_of(self.state, self.instance).get(seen.stage, 0)
             # at the first look nothing is known of what was quiet before
             busy = _computed(identity) - self.computed >= IDLE * (now - self.looked)
             # compilers and downloads say nothing for long; a standstill may compute too, so they have an end
@@ -350,15 +346,17 @@ class _Watch:
 
 
 def _stages(launch: str, identity: systemd.Identity) -> dict[str, float]:
-    from ansible_collections.gpuops.sglang.plugins.module_utils import progress
-
-    return progress.stage_times(_entries(launch, identity.invocation), systemd.began(identity), time.monotonic())
+    return progress.stage_times(entries_of(launch, identity.invocation), systemd.began(identity), time.monotonic())
 
 
-def _entries(launch: str, invocation: str) -> list[progress.Entry]:
-    from ansible_collections.gpuops.sglang.plugins.module_utils.progress import Entry
+def entries_of(launch: str, invocation: str, count: int = LOG_LINES) -> list[progress.Entry]:
+    """Return the last `count` lines of one run of a launch."""
+    return [progress.Entry(line.at, line.text) for line in systemd.log_of(launch, count, invocation)]
 
-    return [Entry(line.at, line.text) for line in systemd.log_of(launch, LOG_LINES, invocation)]
+
+def usual_of(state: Path, instance: str) -> dict[str, float]:
+    """Return the s that each stage of a start took in the instance's kept launches."""
+    return progress.usual_times([verdict.get("stages", {}) for verdict in launches.earlier_verdicts(state, instance)])
 
 
 def _report(what: str, found: Diagnosis, secrets: Mapping[str, str], launch: str, now: str) -> str:

@@ -199,6 +199,7 @@ def compare(
     """Compare the unit in place, its secrets and the running process with what is asked and `accepted`."""
     current = systemd.read_unit(instance.name)
     launch = systemd.launch_of(current)
+    identity = systemd.identity(instance.name) if current else None
     wanted = _unit(instance, host, schema, launch or PLACEHOLDER)
     before, after = (text.replace(launch, PLACEHOLDER) if launch else text for text in (current, wanted))
     reasons = []
@@ -206,13 +207,13 @@ def compare(
         reasons.append("not installed")
     elif before != after:
         reasons.append("configuration differs")
-    elif systemd.identity(instance.name).shown.get("NeedDaemonReload") == "yes":
+    elif identity and identity.shown.get("NeedDaemonReload") == "yes":
         reasons.append("systemd has not read the unit again")
     if schema is None:
         # neither side has them, lest the diff tell that all of them go
         before = _without_arguments(before)
         after = _without_arguments(after) + "# arguments: compared when the release is installed\n"
-    if launch:
+    if launch and identity:
         folder = host.launch_folder(instance.name, launch)
         if _secrets_in_place(folder) != instance.secret_files:
             reasons.append("secrets differ")
@@ -223,7 +224,7 @@ def compare(
             reasons.append("the launch has no record")
         elif record.get("accepted", {}).keys() - accepted:
             reasons.append("it runs with changes that are accepted no more")
-        reasons += _process_reasons(instance.name, launch)
+        reasons += _process_reasons(identity, launch)
     return Comparison(tuple(reasons), launch, before, after)
 
 
@@ -473,8 +474,7 @@ def _without_arguments(unit: str) -> str:
     )
 
 
-def _process_reasons(instance: str, launch: str) -> list[str]:
-    identity = systemd.identity(instance)
+def _process_reasons(identity: systemd.Identity, launch: str) -> list[str]:
     if identity.active != "active":
         return [f"service is {identity.active} ({identity.sub})"]
     running = systemd.running_launch(identity.main_pid)

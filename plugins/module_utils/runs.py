@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
-from ansible_collections.gpuops.sglang.plugins.module_utils.health import Wait
+from ansible_collections.gpuops.sglang.plugins.module_utils import progress
+from ansible_collections.gpuops.sglang.plugins.module_utils.health import Wait, entries_of, usual_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, name_holder, write_whole
 from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import Order, Outcome, Tell, carry_out
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
@@ -40,7 +41,7 @@ def begin(orders: Sequence[Order], state: Path, wait: Wait) -> str:
     The process takes over the locks of this one.
     """
     # what it is made of goes away with the module that began it
-    from ansible_collections.gpuops.sglang.plugins.module_utils import diagnosis, progress  # noqa: F401
+    from ansible_collections.gpuops.sglang.plugins.module_utils import diagnosis  # noqa: F401
 
     launches.watcher()
     return _detach(state, lambda tell: carry_out(orders, state, wait, tell))
@@ -145,18 +146,10 @@ def _line(state: Path, instance: str, at: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _loading(state: Path, instance: str, at: Mapping[str, Any]) -> tuple[str, str]:
-    from ansible_collections.gpuops.sglang.plugins.module_utils import progress
-
-    now, launch = time.monotonic(), at["launch"]
-    identity = systemd.identity(instance)
-    entries = [
-        progress.Entry(line.at, line.text) for line in systemd.log_of(launch, LOG_LINES, identity.invocation)
-    ]  # fmt: skip
+    now, identity = time.monotonic(), systemd.identity(instance)
     began = systemd.began(identity) or at["since"]
-    seen = progress.progress(entries, began)
-    verdicts = launches.earlier_verdicts(state, instance)
-    usual = progress.usual_times([verdict["stages"] for verdict in verdicts if verdict.get("stages")])
-    return f"{seen.stage} {seen.step}", progress.shown(seen, now, began, usual)
+    seen = progress.progress(entries_of(at["launch"], identity.invocation, LOG_LINES), began)
+    return f"{seen.stage} {seen.step}", progress.shown(seen, now, began, usual_of(state, instance))
 
 
 def _read(run: str) -> dict[str, Any]:

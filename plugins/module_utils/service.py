@@ -63,11 +63,9 @@ def started(instances: Sequence[Instance], asked: Asked) -> Plan:
     for name, found in reasons.items():
         if asked.restart:
             found.append("a restart is asked for")
-        elif found == ["not enabled"]:  # which needs no other launch
-            if asked.change:
+        elif found in ([], ["not enabled"]):  # the latter needs no other launch
+            if found and asked.change:
                 systemd.enable(name)
-            _look(name, asked, plan, found)
-        elif not found:
             _look(name, asked, plan, found)
     differing = [one for one in instances if reasons[one.name] not in ([], ["not enabled"])]
     told = _proved(differing, asked, schema) if schema is not None else {}

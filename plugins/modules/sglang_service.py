@@ -19,48 +19,9 @@ description:
     that finds another one at work waits for it and shows what it is at.
   - Each launch has an id, which the unit, the journal, the process and the server's own answers carry.
 author: gpuops contributors (@gpuops)
+extends_documentation_fragment:
+  - gpuops.sglang.instances.optional
 options:
-  instances:
-    description: The instances of this host as they are to run.
-    type: list
-    elements: dict
-    default: []
-    suboptions:
-      name:
-        description: Name of the instance; its service is C(sglang-NAME.service).
-        type: str
-        required: true
-      model:
-        description: Directory of the model on this host, or a hub id.
-        type: str
-        required: true
-      host:
-        description: Address that the server listens on.
-        type: str
-        default: 127.0.0.1
-      port:
-        description: TCP port of the server.
-        type: int
-        required: true
-      gpus:
-        description: Indices of the GPUs that the server may see; all when left out.
-        type: list
-        elements: int
-        default: []
-      args:
-        description: SGLang's own options, named as on its command line with underscores.
-        type: dict
-        default: {}
-      env:
-        description: Environment variables of the server.
-        type: dict
-        default: {}
-      secrets:
-        description:
-          - What nobody may read. A name in small letters is an option of SGLang, for example C(api_key); one in
-            capitals is an environment variable, for example C(HF_TOKEN).
-        type: dict
-        default: {}
   names:
     description:
       - Names of the instances for the states that start nothing new; those of O(instances) when left out, and with
@@ -89,13 +50,7 @@ options:
       - Directory of the release to run, as M(gpuops.sglang.sglang_release) returns it. Required for V(started) and
         V(restarted).
     type: path
-  accept_changes:
-    description:
-      - What SGLang may do otherwise than asked. The name of an option that it changes, or of an environment variable
-        that it does not read, and the reason why that is accepted, which is kept in the record of the launch.
-      - Without an entry here a launch of such an instance is refused.
-    type: dict
-    default: {}
+    required: false
   share_gpus:
     description:
       - Start instances also on GPUs of which processes hold memory that are not of an instance of this host.
@@ -109,20 +64,12 @@ options:
   stall_timeout:
     description:
       - Seconds without a sign of progress after which a launch counts as failed. When left out, each stage of the start
-        has a limit of its own, from 2 minutes to an hour for kernels that are compiled at a first start.
+        has a limit of its own, from 10 minutes to 40 where kernels are compiled, and four times that for what computes.
     type: int
   keep_launches:
     description: How many launches of an instance are kept for a return, the newest good one always among them.
     type: int
     default: 5
-  user:
-    description: Unprivileged user that the servers run as; made if it does not exist.
-    type: str
-    default: sglang
-  state_dir:
-    description: Directory for what the instances write.
-    type: path
-    default: /var/lib/sglang
   vmid:
     description:
       - Number of a container of the Proxmox node that the task runs on, in which all this is to be done.

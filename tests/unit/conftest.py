@@ -15,6 +15,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import types
@@ -25,6 +26,8 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+import yaml
+from ansible import constants
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Options
@@ -242,3 +245,25 @@ def call_module(module: Any, asked: dict[str, Any]) -> dict[str, Any]:
         module.main()
     result: dict[str, Any] = {**json.loads(said.getvalue()), "warnings": warned}
     return result
+
+
+@pytest.fixture(scope="session")
+def pct_options() -> None:
+    """What Ansible's plugin loader does with the documentation of the connection plugin and its fragment."""
+    from ansible_collections.gpuops.sglang.plugins.connection import pct
+    from ansible_collections.gpuops.sglang.plugins.doc_fragments.ssh_options import ModuleDocFragment
+
+    options = yaml.safe_load(ModuleDocFragment.DOCUMENTATION)["options"]
+    for name, option in yaml.safe_load(pct.DOCUMENTATION)["options"].items():
+        options[name] = {**options.get(name, {}), **option}
+    constants.config.initialize_plugin_configuration_definitions("connection", "pct", options)
+    pct.Connection._load_name = "pct"
+
+
+def option_words(text: str) -> dict[str, Any]:
+    """Return the options of a recorded command line; one without a value is True."""
+    words, args = shlex.split(text), {}
+    for word, after in zip(words, [*words[1:], "--"]):
+        if word.startswith("--"):
+            args[word[2:]] = True if after.startswith("--") else after
+    return args

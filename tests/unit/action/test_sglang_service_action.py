@@ -13,8 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
-from ansible import constants, template
+from ansible import template
 from ansible.errors import AnsibleConnectionFailure
 from ansible.parsing.dataloader import DataLoader
 from ansible.playbook.play_context import PlayContext
@@ -22,7 +21,6 @@ from ansible.playbook.task import Task
 from ansible.plugins import loader
 from ansible_collections.gpuops.sglang.plugins.action import sglang_service as action
 from ansible_collections.gpuops.sglang.plugins.connection import pct
-from ansible_collections.gpuops.sglang.plugins.doc_fragments.ssh_options import ModuleDocFragment
 
 CONVERGED = {
     "changed": False, "instances": [{"name": "a", "launch": "L1", "reasons": []}], "verdicts": [{"launch": "L1"}],
@@ -120,14 +118,7 @@ def refused(text: str, **more: Any) -> dict[str, Any]:
     return {"failed": True, "msg": text, "started": [], **more}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _options() -> None:
-    """What Ansible's plugin loader does with the documentation and its fragment."""
-    options = yaml.safe_load(ModuleDocFragment.DOCUMENTATION)["options"]
-    for name, option in yaml.safe_load(pct.DOCUMENTATION)["options"].items():
-        options[name] = {**options.get(name, {}), **option}
-    constants.config.initialize_plugin_configuration_definitions("connection", "pct", options)
-    pct.Connection._load_name = "pct"
+pytestmark = pytest.mark.usefixtures("pct_options")
 
 
 @pytest.fixture(autouse=True)

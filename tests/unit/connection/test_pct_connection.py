@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible import constants
 from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleFileNotFound
 from ansible.playbook.play_context import PlayContext
 from ansible_collections.gpuops.sglang.plugins.connection import pct
@@ -41,14 +40,7 @@ shift 3
 Connect = Callable[..., pct.Connection]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _options() -> None:
-    """What Ansible's plugin loader does with the documentation and its fragment."""
-    options = yaml.safe_load(ModuleDocFragment.DOCUMENTATION)["options"]
-    for name, option in yaml.safe_load(pct.DOCUMENTATION)["options"].items():
-        options[name] = {**options.get(name, {}), **option}
-    constants.config.initialize_plugin_configuration_definitions("connection", "pct", options)
-    pct.Connection._load_name = "pct"
+pytestmark = pytest.mark.usefixtures("pct_options")
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.memory import plan
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_plan import CONTEXT_MIB, Gpu, Plan
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_rules import CHANGES, rules_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.model_shape import Shape, read_shape, shape_of
+from conftest import option_words
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,14 +40,6 @@ def shape(name: str) -> Shape:
     return shape_of(PUBLISHED[name]["config"]) if name in PUBLISHED else read_shape(DATA / f"{name}.json")
 
 
-def arguments(text: str) -> dict[str, Any]:
-    words, args = shlex.split(text), {}
-    for word, after in zip(words, [*words[1:], "--"]):
-        if word.startswith("--"):
-            args[word[2:]] = True if after.startswith("--") else after
-    return args
-
-
 def free(gib: float) -> float:
     """What nvidia-smi would tell of a card on which SGLang finds `gib` free before it loads."""
     return gib * 1024 + CONTEXT_MIB
@@ -67,7 +59,7 @@ def test_runs_on_a_real_gpu(name: str) -> None:
     model, total = shape(run["model"]), recorded["memory_total_mib"]
     gpus = [Gpu(recorded["gpu"], total, free(run["avail_before_weights_gib"]))] * recorded.get("tp", 1)
     version = run.get("version") or recorded["sglang"]
-    found = plan(model, arguments(run["args"]), gpus, version)
+    found = plan(model, option_words(run["args"]), gpus, version)
     assert found.unknown == ()
     assert found.weights_gib == pytest.approx(run["weights"][0]["usage_gib"], rel=0.02)
     assert bool(found.fits) == run["fired_up"]
@@ -89,7 +81,7 @@ def test_runs_on_a_real_gpu(name: str) -> None:
 def test_where_the_failed_runs_fail() -> None:
     gpus = [Gpu("NVIDIA H200", 143771, 143156)]
     low, low2 = (
-        plan(shape(HYBRID), arguments(RUNS[f"runs-{name}"][1]["args"]), gpus, "0.5.11") for name in ("low", "low2")
+        plan(shape(HYBRID), option_words(RUNS[f"runs-{name}"][1]["args"]), gpus, "0.5.11") for name in ("low", "low2")
     )
     assert (low.failing_stage, low.state_slots) == ("state", 1)
     assert low2.failing_stage == "verify"  # 27.5 GiB of a budget of 7.4

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import struct
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.gpu import GpuMemory
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_plan import CONTEXT_MIB
 from ansible_collections.gpuops.sglang.plugins.modules import sglang_plan
-from conftest import FIXTURES, call_module, run_module
+from conftest import FIXTURES, call_module, option_words, run_module
 
 DATA = FIXTURES / "memory"
 RECORDED: dict[str, Any] = json.loads((DATA / "runs.json").read_text())
@@ -42,14 +41,6 @@ def refused(model: str, args: dict[str, Any], gpus: list[dict[str, Any]], **more
     return str(result["msg"])
 
 
-def arguments(text: str) -> dict[str, Any]:
-    words, args = shlex.split(text), {}
-    for word, after in zip(words, [*words[1:], "--"]):
-        if word.startswith("--"):
-            args[word[2:]] = True if after.startswith("--") else after
-    return args
-
-
 def edited(folder: Path, source: str = DENSE, **keys: Any) -> str:
     config = {**json.loads(Path(source).read_text()), **keys}
     path = folder / "config.json"
@@ -62,7 +53,9 @@ def test_runs_on_a_real_gpu(name: str) -> None:
     run = RECORDED["runs"][name]
     free = run["avail_before_weights_gib"] * 1024 + CONTEXT_MIB
     card = {"name": RECORDED["gpu"], "memory_total_mib": RECORDED["memory_total_mib"], "memory_free_mib": free}
-    found = asked(str(DATA / f"{run['model']}.json"), arguments(run["args"]), [card], sglang_version=RECORDED["sglang"])
+    found = asked(
+        str(DATA / f"{run['model']}.json"), option_words(run["args"]), [card], sglang_version=RECORDED["sglang"]
+    )
     assert (found["changed"], found["unknown"], found["fits"]) == (False, [], run["fired_up"])
     assert found["weights_gib"] == pytest.approx(run["weights"][0]["usage_gib"], rel=0.02)
     if run["mamba"]:
