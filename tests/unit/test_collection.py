@@ -28,10 +28,10 @@ def documentation_of(module: Any) -> dict[str, Any]:
     """Return what a module documents, its fragments included."""
     documentation: dict[str, Any] = yaml.safe_load(module.DOCUMENTATION)
     for name in documentation.pop("extends_documentation_fragment", []):
-        fragment = importlib.import_module(
-            f"ansible_collections.gpuops.sglang.plugins.doc_fragments.{name.rpartition('.')[2]}"
-        )
-        shared = yaml.safe_load(fragment.ModuleDocFragment.DOCUMENTATION)
+        # as Ansible reads it: NAMESPACE.COLLECTION.FILE, or with .TEXT one of several in the file
+        _namespace, _collection, file, text = f"{name}.documentation".split(".")[:4]
+        fragment = importlib.import_module(f"ansible_collections.gpuops.sglang.plugins.doc_fragments.{file}")
+        shared = yaml.safe_load(getattr(fragment.ModuleDocFragment, text.upper()))
         documentation["options"] = {**shared["options"], **documentation.get("options", {})}
     return documentation
 
