@@ -71,5 +71,5 @@ options:
     default: /var/lib/sglang
 """
 
-    # where some states need names alone
-    OPTIONAL = DOCUMENTATION.replace("    required: true\n    suboptions:", "    default: []\n    suboptions:")
+    # where some states need names alone; annotated, because ansible-test takes every plain assignment for a literal
+    OPTIONAL: str = DOCUMENTATION.replace("    required: true\n    suboptions:", "    default: []\n    suboptions:")
