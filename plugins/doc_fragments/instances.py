@@ -57,6 +57,16 @@ options:
       - Without an entry here a launch of such an instance is refused.
     type: dict
     default: {}
+  plan:
+    description:
+      - What to do when the plan of GPU memory says that an instance does not fit, or that fewer requests run at a time
+        than C(max_running_requests) asks for. V(refuse) stops nothing and starts nothing, V(warn) tells and starts,
+        V(skip) does not plan.
+      - The plan counts as free what the launch before holds, and as held what others hold. What lacks less than a plan
+        is exact (1 % of a card) is tried with a warning.
+    type: str
+    choices: [refuse, warn, skip]
+    default: refuse
   release:
     description: Directory of the release to run, as M(gpuops.sglang.sglang_release) returns it.
     type: path

@@ -8,7 +8,7 @@ name: preflight_table
 short_description: Show the answers of a preflight as a table
 description:
   - Turns what M(gpuops.sglang.sglang_preflight) returned for several hosts into lines of aligned text, one for each
-    requested option, and one for each warning of SGLang below them.
+    requested option, and below them what the plan of GPU memory says and one for each warning.
 options:
   _input:
     description: Host name to list of instances.
@@ -39,7 +39,7 @@ WIDEST = 40  # characters of a value
 
 
 def preflight_table(answers: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Return one line for each requested option of each instance below headings, then SGLang's warnings."""
+    """Return one line for each requested option of each instance below headings, then its plan and warnings."""
     rows, warnings = [HEADINGS], []
     for host in sorted(answers):
         for instance in answers[host]:
@@ -48,8 +48,21 @@ def preflight_table(answers: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
                 remark = "; ".join(filter(None, (option.get("by"), option.get("why"), option.get("instead"))))
                 name, verdict = option["option"], option.get("verdict", "-")
                 rows.append([host, instance["name"], name, *values, verdict, remark])
-            warnings += [f"{host} {instance['name']}: SGLang warns: {text}" for text in instance["warnings"]]
+            where = f"{host} {instance['name']}"
+            warnings += [f"{where}: SGLang warns: {text}" for text in instance["warnings"]]
+            if instance.get("plan"):
+                warnings.append(f"{where}: plan: {_planned(instance['plan'])}")
+            warnings += [f"{host}: {text}" for text in instance.get("plan_warnings", ())]
     return "\n".join([aligned(rows), *warnings])
+
+
+def _planned(plan: Mapping[str, Any]) -> str:
+    figures = (
+        f"; {plan['kv_tokens']} KV tokens, {plan['effective_max_running_requests']} requests at a time"
+        if plan["fits"]
+        else ""
+    )
+    return f"{plan['verdict']}{figures}"
 
 
 def _short(value: Any) -> str:

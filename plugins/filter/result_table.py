@@ -53,8 +53,16 @@ def result_table(verdicts: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     rows = [list(COLUMNS.values())]
     for host in sorted(verdicts):
         for verdict in verdicts[host] or [{"instance": "(none)"}]:
-            rows.append([str({"host": host, **verdict}.get(column, "-")) for column in COLUMNS])
+            shown = {"host": host, **verdict, "kv_tokens": _tokens(verdict)}
+            rows.append([str(shown.get(column, "-")) for column in COLUMNS])
     return aligned(rows)
+
+
+def _tokens(verdict: Mapping[str, Any]) -> str:
+    tokens, planned = verdict.get("kv_tokens"), verdict.get("planned_kv_tokens")
+    if tokens is None:
+        return "-"
+    return f"{tokens} (planned {tokens / planned - 1:+.1%})" if planned else str(tokens)
 
 
 class FilterModule:

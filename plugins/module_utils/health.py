@@ -89,6 +89,8 @@ class Verdict:
     latency: float  # s that the generation took
     stages: dict[str, float] = field(default_factory=dict)  # of the start -> s
     memory: dict[str, float] = field(default_factory=dict)  # GiB that the first scheduler tells of
+    measured: dict[str, float] = field(default_factory=dict)  # GiB that its log tells of, see memory_log
+    planned_kv_tokens: int | None = None
 
 
 def verify(state: Path, instance: str, wait: Wait, requests: Collection[str] = ()) -> dict[str, Any]:
@@ -132,6 +134,7 @@ def verify(state: Path, instance: str, wait: Wait, requests: Collection[str] = (
     latency = round(time.monotonic() - began, 3)
     for name in requests if generates else ():
         _request(server, name)
+    proved_before = launches.is_good(state, instance, launch)
     return asdict(
         Verdict(
             instance=instance,
@@ -147,8 +150,10 @@ def verify(state: Path, instance: str, wait: Wait, requests: Collection[str] = (
             requests=_of(found.requests, record.get("resolved", {}).get("max_running_requests")),
             kv_tokens=found.tokens,
             latency=latency,
-            stages=_stages(launch, identity) if not launches.is_good(state, instance, launch) else {},
+            stages={} if proved_before else _stages(launch, identity),
             memory=found.memory,
+            measured={} if proved_before else _measured(launch, identity),
+            planned_kv_tokens=(record.get("plan") or {}).get("kv_tokens"),
         )
     )
 
@@ -347,6 +352,13 @@ class _Watch:
 
 def _stages(launch: str, identity: systemd.Identity) -> dict[str, float]:
     return progress.stage_times(entries_of(launch, identity.invocation), systemd.began(identity), time.monotonic())
+
+
+def _measured(launch: str, identity: systemd.Identity) -> dict[str, float]:
+    # a module is compiled anew in each run, and most runs look at what was proved before
+    from ansible_collections.gpuops.sglang.plugins.module_utils.memory_log import measured
+
+    return measured(entry.text for entry in entries_of(launch, identity.invocation))
 
 
 def entries_of(launch: str, invocation: str, count: int = LOG_LINES) -> list[progress.Entry]:

@@ -23,6 +23,7 @@ INSTANCES: dict[str, Any] = {"type": "list", "elements": "dict", "required": Tru
 INSTANCES_SPEC: dict[str, Any] = {
     "instances": INSTANCES,
     "accept_changes": {"type": "dict", "default": {}},
+    "plan": {"type": "str", "choices": ["refuse", "warn", "skip"], "default": "refuse"},
     "release": {"type": "path", "required": True},
     "user": {"type": "str", "default": "sglang"},
     "state_dir": {"type": "path", "default": "/var/lib/sglang"},

@@ -63,17 +63,24 @@ class Search:
         self.args = dict(args)
         self.written = {ALIASES.get(_plain(name), _plain(name)): name for name in args}
 
-    def planned(self, **changes: Any) -> Plan | None:
-        """Plan with `changes` (under the names of the newest release); None where that is no valid launch."""
+    def changed(self, **changes: Any) -> dict[str, Any]:
+        """Return the arguments with `changes`, under the names of the newest release; None deletes one."""
         args = {
             name: value for name, value in self.args.items() if ALIASES.get(_plain(name), _plain(name)) not in changes
         }
-        args.update({name: value for name, value in changes.items() if value is not None})
+        return {**args, **{name: value for name, value in changes.items() if value is not None}}
+
+    def plan(self, **changes: Any) -> Plan:
+        """Plan with `changes`; ValueError with one line where that is no valid launch."""
         measured = self.measured
         if measured and not {"tp_size", "pp_size", "quantization"}.isdisjoint(changes):
             measured = {name: size for name, size in measured.items() if name == "context"}
+        return plan(self.shape, self.changed(**changes), self.gpus, self.version, self.draft, measured)
+
+    def planned(self, **changes: Any) -> Plan | None:
+        """Plan with `changes`; None where that is no valid launch."""
         try:
-            return plan(self.shape, args, self.gpus, self.version, self.draft, measured)
+            return self.plan(**changes)
         except ValueError:
             return None
 

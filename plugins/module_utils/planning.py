@@ -14,8 +14,7 @@ from typing import Any
 from ansible_collections.gpuops.sglang.plugins.module_utils import gpu
 from ansible_collections.gpuops.sglang.plugins.module_utils.cards import card, find
 from ansible_collections.gpuops.sglang.plugins.module_utils.checkpoint_sizes import read_model
-from ansible_collections.gpuops.sglang.plugins.module_utils.levers import Lever, Wanted, divides, levers
-from ansible_collections.gpuops.sglang.plugins.module_utils.memory import plan
+from ansible_collections.gpuops.sglang.plugins.module_utils.levers import Lever, Search, Wanted, divides, levers
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_plan import Gpu, OnGpu, Plan
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_rules import NEWEST, rules_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_settings import ALIASES, Asked
@@ -46,6 +45,12 @@ class Question:
     assume_complete: bool = False
     context: int = 0
     concurrency: int = 0
+    measured: Mapping[str, float] = field(default_factory=dict)  # of an earlier launch, see memory.plan
+    notes: Sequence[str] = ()  # of whoever asks
+
+    @property
+    def wanted(self) -> Wanted | None:
+        return Wanted(self.context, self.concurrency) if self.context or self.concurrency else None
 
 
 def answer(question: Question) -> dict[str, Any]:
@@ -53,6 +58,12 @@ def answer(question: Question) -> dict[str, Any]:
 
     host.Refused where nvidia-smi hangs.
     """
+    search, notes = read(question)
+    return told(search, question.wanted, [*question.notes, *notes])
+
+
+def read(question: Question) -> tuple[Search, list[str]]:
+    """Return what is to be planned and what is to be known about its cards; raises as answer does."""
     version = question.version or ".".join(map(str, NEWEST))
     rules_of(version)
     args = _checked(question)
@@ -62,21 +73,27 @@ def answer(question: Question) -> dict[str, Any]:
         where = error.filename or question.model
         raise ValueError(f"{where} can not be read ({error.strerror}): use a login that may read it") from None
     gpus, used = _gpus(question)
-    found = plan(shape, args, gpus, version, draft)
+    search = Search(shape, args, gpus, version, draft, question.measured)
+    ranks = len(search.plan().gpus)
     _divided(shape, args)
-    wanted = Wanted(question.context, question.concurrency) if question.context or question.concurrency else None
-    changes = levers(shape, args, gpus, version, wanted, draft)
-    proposal = _proposal(shape, args, gpus, version, draft, wanted, found)
-    notes = [*found.notes, *_missed(shape, wanted, found), *used[: len(found.gpus)]]
+    return search, [note for note in used[:ranks] if note]
+
+
+def told(search: Search, wanted: Wanted | None = None, known: Sequence[str] = ()) -> dict[str, Any]:
+    """Plan, look for changes, and return it as plain data."""
+    found = search.plan()
+    changes = levers(search.shape, search.args, search.gpus, search.version, wanted, search.draft, search.measured)
+    proposal = _proposal(search, wanted, found)
+    notes = [*found.notes, *_missed(search.shape, wanted, found), *known]
     if wanted and proposal is None and found.fits is not None:
         notes.append("nothing reaches what is wanted on these cards and with what 'args' has")
     if found.fits is None:
         notes.append(f"weights take at least {found.weights_gib:.1f} GiB of a GPU")
-    told = _told(found, changes, proposal, list(filter(None, notes)))
-    return {**told, "bars": bars(told)}
+    data = _data(found, changes, proposal, notes)
+    return {**data, "bars": bars(data)}
 
 
-def _told(found: Plan, changes: Sequence[Lever], proposal: dict[str, Any] | None, notes: list[str]) -> dict[str, Any]:
+def _data(found: Plan, changes: Sequence[Lever], proposal: dict[str, Any] | None, notes: list[str]) -> dict[str, Any]:
     """Return a plan as plain data; what follows from something that is not understood is None."""
     sure = found.fits is not None
     return {
@@ -232,19 +249,18 @@ def _missed(shape: Shape, wanted: Wanted | None, found: Plan) -> list[str]:
     return [f"{requests} requests{length} at a time are wanted, and there is room for {found.at_once(context)}"]
 
 
-def _proposal(
-    shape: Shape, args: Mapping[str, Any], gpus: Sequence[Gpu], version: str, draft: Shape | None,
-    wanted: Wanted | None, found: Plan,
-) -> dict[str, Any] | None:  # fmt: skip
+def _proposal(search: Search, wanted: Wanted | None, found: Plan) -> dict[str, Any] | None:
     if wanted is None:
         return None
-    given = {name: value for name, value in args.items() if value is not None}
-    for name in args:  # no option is to be there under two names
+    given = {name: value for name, value in search.args.items() if value is not None}
+    for name in search.args:  # no option is to be there under two names
         plain = name.lstrip("-").replace("-", "_")
         known = ALIASES.get(plain, plain)
         if known in ("tp_size", "context_length", "max_running_requests") and name in given:
             given[known] = given.pop(name)
-    proposed = propose(shape, gpus, version, wanted.context or found.context, max(1, wanted.concurrency), given, draft)
+    context, requests = wanted.context or found.context, max(1, wanted.concurrency)
+    measured = {name: size for name, size in (search.measured or {}).items() if name == "context"}  # of any arguments
+    proposed = propose(search.shape, search.gpus, search.version, context, requests, given, search.draft, measured)
     if proposed is None:
         return None
     return {"args": proposed[0], "verdict": proposed[1].verdict, **_reached(proposed[1])}

@@ -130,6 +130,8 @@ def examined(
         "warnings": list(answer.warnings),
         "resolved": dict(answer.resolved),
         "steps": [{"step": step, "set": fields} for step, fields in answer.steps],
+        "plan": None,
+        "plan_warnings": [],
     }
 
 

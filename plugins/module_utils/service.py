@@ -46,6 +46,7 @@ class Asked:
     host: Host
     accept_changes: Mapping[str, Any]
     share_gpus: bool
+    plan: str  # refuse, warn or skip: what a plan comes to that says that an instance does not fit
     restart: bool
     change: bool  # False: nothing is written down
 
@@ -68,7 +69,7 @@ def started(instances: Sequence[Instance], asked: Asked) -> Plan:
                 systemd.enable(name)
             _look(name, asked, plan, found)
     differing = [one for one in instances if reasons[one.name] not in ([], ["not enabled"])]
-    told = _proved(differing, asked, schema) if schema is not None else {}
+    told = _proved(differing, asked, schema, plan.notes) if schema is not None else {}
     for instance in instances:
         one, found = compared[instance.name], reasons[instance.name]
         plan.instances.append({"name": instance.name, "launch": one.launch, "reasons": found})
@@ -110,11 +111,15 @@ def _look(name: str, asked: Asked, plan: Plan, reasons: list[str]) -> None:
         return
 
 
-def _proved(instances: Sequence[Instance], asked: Asked, schema: Any) -> dict[str, dict[str, Any]]:
-    """Ask SGLang about instances and return name -> what the record of a launch keeps of it; Refused if it says no."""
+def _proved(instances: Sequence[Instance], asked: Asked, schema: Any, notes: list[str]) -> dict[str, dict[str, Any]]:
+    """Ask SGLang about instances, plan their memory, and return name -> what the record of a launch keeps of that.
+
+    Raises Refused if the answer is no; `notes` gets what is to be known otherwise.
+    """
     if not instances:
         return {}
     # a module is compiled anew in each run, and most runs have nothing to ask
+    from ansible_collections.gpuops.sglang.plugins.module_utils.fit import Candidate, fits
     from ansible_collections.gpuops.sglang.plugins.module_utils.preflight import preflight
 
     if not asked.share_gpus:
@@ -123,7 +128,19 @@ def _proved(instances: Sequence[Instance], asked: Asked, schema: Any) -> dict[st
     problems = [problem for answer in answers for problem in answer.problems]
     if problems:
         raise Refused("; ".join(problems))
-    return {one.instance: {**one.for_record(), "accept_changes": dict(asked.accept_changes)} for one in answers}
+    records = {one.instance: {**one.for_record(), "accept_changes": dict(asked.accept_changes)} for one in answers}
+    if asked.plan != "skip":
+        candidates = [
+            Candidate(instance, answer.version, answer.resolved) for instance, answer in zip(instances, answers)
+        ]
+        for name, fit in fits(candidates, asked.host.state, asked.accept_changes).items():
+            problems += fit.problems
+            notes += fit.warnings
+            records[name]["plan"] = fit.record
+        if problems and asked.plan == "refuse":
+            raise Refused(f"{'; '.join(problems)}. Nothing was stopped")
+        notes += problems
+    return records
 
 
 def refuse_held_gpus(wanted: Sequence[tuple[str, tuple[int, ...]]]) -> None:

@@ -107,6 +107,14 @@ verdicts:
     memory:
       description: GiB of a GPU that the first scheduler tells of, V(weight), V(kvcache) and V(graph).
       type: dict
+    measured:
+      description:
+        - GiB of the fullest GPU that the log of a new launch tells of, V(before) (free before loading), V(weights),
+          V(graphs) and V(left). The next plan uses them.
+      type: dict
+    planned_kv_tokens:
+      description: Tokens that its plan said the KV caches would hold.
+      type: int
     drift:
       description: What was changed by hand since the launch was deployed, each with the next step.
       type: list

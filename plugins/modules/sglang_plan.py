@@ -57,6 +57,16 @@ options:
     type: list
     elements: int
     default: []
+  instance:
+    description:
+      - Name of the instance of this host that the plan is for. What its running launch holds of the GPUs counts as
+        free, since it gives way to the next, and what was measured when it was started last is used, as far as the
+        login may read that. Without a meaning where O(gpus) is set.
+    type: str
+  state_dir:
+    description: Directory of what the instances write.
+    type: path
+    default: /var/lib/sglang
   assume_complete:
     description:
       - Plan from C(config.json) where weights are not on disk or not complete. Without it such a directory is an error.
@@ -233,6 +243,8 @@ bars:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.sglang.plugins.module_utils.fit import on_host
+from ansible_collections.gpuops.sglang.plugins.module_utils.gpu_room import Room
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.planning import Question, answer
 
@@ -253,6 +265,8 @@ def main() -> None:
             "sglang_version": {"type": "str"},
             "gpus": {"type": "list", "elements": "dict", "default": [], "options": CARD},
             "gpu_indices": {"type": "list", "elements": "int", "default": []},
+            "instance": {"type": "str"},
+            "state_dir": {"type": "path", "default": "/var/lib/sglang"},
             "assume_complete": {"type": "bool", "default": False},
             "context": {"type": "int"},
             "concurrency": {"type": "int"},
@@ -270,7 +284,12 @@ def main() -> None:
         context=asked["context"] or 0,
         concurrency=asked["concurrency"] or 0,
     )
+    state = Path(asked["state_dir"])
     try:
+        room = Room(state) if asked["instance"] and not asked["gpus"] else None
+        if room and room.cards:
+            room.release(asked["instance"])
+            question = on_host(question, asked["instance"], room, state)
         module.exit_json(changed=False, **answer(question))
     except (ValueError, Refused) as error:
         module.fail_json(msg=str(error))

@@ -13,6 +13,7 @@ description:
   - Looks after what SGLang leaves to the start as well; that the architecture is known, the tokenizer loads, the
     weights are complete, heads and experts can be divided, files that options name are there, the GPU can be used, and
     every variable of SGLang is one that this release reads.
+  - Plans the memory of the GPUs as M(gpuops.sglang.sglang_plan) does.
   - Fails if an instance would not serve as asked; the result is complete then too.
   - The answer is kept beside the instance and used again as long as nothing that it depends on has changed.
 author: gpuops contributors (@gpuops)
@@ -100,6 +101,15 @@ instances:
     resolved:
       description: Every argument of SGLang as it would run with it; secrets are not in it.
       type: dict
+    plan:
+      description:
+        - What it would hold of the GPUs as they are now, what a running launch of it holds counted as free, in the form
+          of what M(gpuops.sglang.sglang_plan) returns. V(null) if it does not run on GPUs or nothing could be planned.
+      type: dict
+    plan_warnings:
+      description: What the plan says beside that, and why there is none.
+      type: list
+      elements: str
     steps:
       description: What each step of SGLang's resolution set, in order (C(step), C(set)), as far as the release tells.
       type: list
@@ -108,7 +118,7 @@ instances:
 
 from pathlib import Path
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import launch, preflight, release
+from ansible_collections.gpuops.sglang.plugins.module_utils import fit, launch, preflight, release
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, require_root
 from ansible_collections.gpuops.sglang.plugins.module_utils.instance_spec import INSTANCES_SPEC, SecretiveModule
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import instance_problems
@@ -129,14 +139,36 @@ def main() -> None:
             raise Refused("; ".join(problems))
     except Refused as refused:
         module.fail_json(msg=str(refused), instances=[])
+    instances = [launch.instance_of(entry) for entry in asked["instances"]]
     results = [
         preflight.examined(instance, host, schema, asked["accept_changes"], keep=not module.check_mode)
-        for instance in map(launch.instance_of, asked["instances"])
+        for instance in instances
     ]
+    if asked["plan"] != "skip":
+        try:
+            _plan(instances, results, host, asked)
+        except Refused as refused:
+            module.warn(f"memory is not planned: {refused}")
     wrong = [problem for result in results for problem in result["problems"]]
     if wrong:
         module.fail_json(msg="; ".join(wrong), instances=results)
     module.exit_json(changed=False, instances=results)
+
+
+def _plan(instances: list, results: list, host: launch.Host, asked: dict) -> None:
+    """Add to each answer whether the instance fits into the GPUs."""
+    candidates = [
+        fit.Candidate(instance, result["sglang_version"], result["resolved"])
+        for instance, result in zip(instances, results)
+        if result["resolved"]
+    ]
+    found = fit.fits(candidates, host.state, asked["accept_changes"])
+    for result in results:
+        one = found.get(result["name"], fit.Fit())
+        refused = asked["plan"] == "refuse"
+        result["plan"] = one.plan
+        result["problems"] += one.problems if refused else ()
+        result["plan_warnings"] = [*one.warnings, *(() if refused else one.problems)]
 
 
 if __name__ == "__main__":

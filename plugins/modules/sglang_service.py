@@ -250,7 +250,7 @@ def _change(module: SecretiveModule) -> dict:
     else:
         host = launch.Host(Path(asked["release"]), asked["user"], state, asked["drain_timeout"], asked["keep_launches"])
         restart = asked["state"] == "restarted"
-        how = service.Asked(host, asked["accept_changes"], asked["share_gpus"], restart, change)
+        how = service.Asked(host, asked["accept_changes"], asked["share_gpus"], asked["plan"], restart, change)
         plan = service.started([launch.instance_of(entry) for entry in asked["instances"]], how)
         unlisted = sorted(set(systemd.installed_instances()) - set(names))
     for note in plan.notes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.gpuops.sglang.plugins.filter import instance_problems as problems_plugin
+from ansible_collections.gpuops.sglang.plugins.filter import preflight_table as preflight_plugin
 from ansible_collections.gpuops.sglang.plugins.filter import result_table as table_plugin
 
 VERDICT = {
@@ -66,3 +67,30 @@ def test_a_host_without_an_instance_has_dashes() -> None:
 
 def test_no_host_gives_the_headings() -> None:
     assert len(table({})) == 1
+
+
+@pytest.mark.parametrize(
+    ("kv_tokens", "planned", "shown"),
+    [(1000, 990, "1000 (planned +1.0%)"), (1000, 1010, "1000 (planned -1.0%)"), (1000, None, "1000"), (None, 990, "-")],
+)
+def test_how_far_a_plan_was_off_stands_beside_the_tokens(
+    kv_tokens: int | None, planned: int | None, shown: str
+) -> None:
+    headings, row = table({"h": [{**VERDICT, "kv_tokens": kv_tokens, "planned_kv_tokens": planned}]})
+    assert row[headings.index("KV tokens") :].split("  ")[0] == shown
+
+
+def test_a_plan_and_its_warnings_stand_below_the_options() -> None:
+    answer = {"name": "a", "options": [], "warnings": ["W"], "plan": None, "plan_warnings": []}
+    fits = {"verdict": "fits, but tight", "fits": True, "kv_tokens": 7, "effective_max_running_requests": 2}
+    not_fits = {"verdict": "does not fit", "fits": False, "kv_tokens": 0, "effective_max_running_requests": 0}
+    show = preflight_plugin.FilterModule().filters()["preflight_table"]
+    answers = [answer, {**answer, "plan": fits, "plan_warnings": ["P"]}, {**answer, "plan": not_fits}]
+    assert show({"h": answers}).split("\n")[4:] == [
+        "h a: SGLang warns: W",
+        "h a: SGLang warns: W",
+        "h a: plan: fits, but tight; 7 KV tokens, 2 requests at a time",
+        "h: P",
+        "h a: SGLang warns: W",
+        "h a: plan: does not fit",
+    ]

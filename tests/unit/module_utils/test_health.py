@@ -195,6 +195,8 @@ def test_a_healthy_server(deployment: Deployment) -> None:
     deployment.server.bodies["/generate"] = generate
     state = {"memory_usage": {"weight": 51.05, "kvcache": 45.97, "token_capacity": 753185, "graph": 0}}
     deployment.server.bodies["/server_info"]["internal_states"] = [state]
+    deployment.record["plan"] = {"kv_tokens": 753000}
+    deployment.log = ["loading", "Capture cuda graph end. Time elapsed: 55.75 s. mem usage=0.06 GB.", "ready"]
     assert deployment.verify() == {
         "instance": "a",
         "launch": LAUNCH,
@@ -211,6 +213,8 @@ def test_a_healthy_server(deployment: Deployment) -> None:
         "latency": 0.25,
         "stages": {"reading its arguments": 10.3},
         "memory": {"weight": 51.05, "kvcache": 45.97, "graph": 0.0},
+        "measured": {"graphs": 0.06},
+        "planned_kv_tokens": 753000,
     }
     assert [(method, path) for method, path, _ in deployment.server.asked] == [
         ("GET", "/health"),

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.sglang.plugins.module_utils import fit as fit_module
 from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, health, processes, release, service, sockets
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils import preflight as preflights
+from ansible_collections.gpuops.sglang.plugins.module_utils.fit import Candidate, Fit
 from ansible_collections.gpuops.sglang.plugins.module_utils.gpu import GpuProcess
 from ansible_collections.gpuops.sglang.plugins.module_utils.health import Unhealthy
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
@@ -123,7 +125,9 @@ class Machine:
         return launch
 
     def asked(self, **how: Any) -> Asked:
-        plain: dict[str, Any] = {"accept_changes": {}, "share_gpus": False, "restart": False, "change": True}
+        plain: dict[str, Any] = {
+            "accept_changes": {}, "share_gpus": False, "plan": "refuse", "restart": False, "change": True,
+        }  # fmt: skip
         return Asked(self.host, **{**plain, **how})
 
     def plan(self, *names: str, **how: Any) -> service.Plan:
@@ -309,6 +313,45 @@ def test_one_that_sglang_would_refuse_keeps_all_from_being_started(machine: Mach
     for change in (True, False):
         with pytest.raises(Refused, match=r"^no a; no c$"):
             machine.plan("a", "b", "c", change=change)
+
+
+@pytest.fixture
+def planned(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A host on which a fits, b fits for other than was asked, and c does not fit."""
+    told = {
+        "a": Fit(record={"kv_tokens": 1}),
+        "b": Fit(warnings=("b: fits, but",)),
+        "c": Fit(problems=("c: does not fit",)),
+    }
+
+    def fits(candidates: list[Candidate], state: Path, accepted: Any) -> dict[str, Fit]:
+        assert (state, set(accepted)) == (machine.host.state, {"page_size"})
+        assert all((one.version, one.resolved) == ("0.5.23", {"a": 1}) for one in candidates)
+        return {one.instance.name: told[one.instance.name] for one in candidates}
+
+    monkeypatch.setattr(fit_module, "fits", fits)
+    machine.reasons = {name: ["not installed"] for name in told}
+    return machine
+
+
+def test_what_was_planned_is_in_the_record_and_told(planned: Machine) -> None:
+    plan = planned.plan("a", "b", accept_changes={"page_size": "measured"})
+    assert plan.notes == ["b: fits, but"]
+    for order, record in zip(plan.orders, ({"kv_tokens": 1}, None)):
+        assert order.prepare is not None
+        prepared = order.prepare()
+        folder = planned.host.launch_folder(order.instance, prepared.launch)
+        assert json.loads((folder / "launch.json").read_text())["plan"] == record
+
+
+def test_one_that_does_not_fit_keeps_all_from_being_started_unless_that_is_overruled(planned: Machine) -> None:
+    accept = {"page_size": "measured"}
+    with pytest.raises(Refused, match=r"^c: does not fit\. Nothing was stopped$"):
+        planned.plan("a", "c", accept_changes=accept)
+    plan = planned.plan("a", "c", accept_changes=accept, plan="warn")
+    assert [order.instance for order in plan.orders] == ["a", "c"] and plan.notes == ["c: does not fit"]
+    plan = planned.plan("a", "c", plan="skip")  # asks nobody
+    assert [order.instance for order in plan.orders] == ["a", "c"] and plan.notes == []
 
 
 def test_a_check_mode_keeps_nothing(machine: Machine) -> None:

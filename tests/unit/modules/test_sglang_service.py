@@ -144,7 +144,7 @@ def test_what_differs_is_handed_over(machine: Machine, state: str, check_mode: b
     (name, instances, how), *begun = machine.called
     assert (name, [(one.name, one.port) for one in instances]) == ("started", [("a", 30000), ("b", 30001)])
     host = Host(Path("/opt/r"), "u", STATE, 5, 2)
-    assert how == service.Asked(host, more["accept_changes"], True, state == "restarted", not check_mode)
+    assert how == service.Asked(host, more["accept_changes"], True, "refuse", state == "restarted", not check_mode)
     assert begun == ([] if check_mode else [("begin", machine.plan.orders, STATE, Wait(None, 90))])
     expected = {
         "changed": True,
@@ -172,7 +172,9 @@ def test_where_nothing_is_to_be_started_there_is_no_run(machine: Machine) -> Non
     result = machine.ask()
     assert [name for name, *_ in machine.called] == ["started"]
     assert (result["changed"], result["run"], result["started"], result["diff"]) == (False, None, [], [])
-    assert machine.called[0][2] == service.Asked(Host(Path("/opt/r"), "sglang", STATE, 60, 5), {}, False, False, True)
+    assert machine.called[0][2] == service.Asked(
+        Host(Path("/opt/r"), "sglang", STATE, 60, 5), {}, False, "refuse", False, True
+    )
 
 
 @pytest.mark.parametrize("check_mode", [False, True])
