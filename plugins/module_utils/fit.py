@@ -77,7 +77,7 @@ def _fit(one: Candidate, room: Room, state: Path, accepted: Collection[str]) -> 
         search, _notes = planning.read(question)
     except ValueError as problem:
         return Fit(warnings=(f"{where}: memory is not planned: {problem}",))
-    search = _corrected(search, one.resolved)
+    search = corrected(search, one.resolved)
     plan = search.plan()
     indices = indices[: len(plan.gpus)]
     told = planning.told(search, None, [*question.notes, *_others(plan)])
@@ -134,7 +134,7 @@ def _folder(model: str) -> Path:
     return Path(model)
 
 
-def _corrected(search: Search, resolved: Mapping[str, Any]) -> Search:
+def corrected(search: Search, resolved: Mapping[str, Any]) -> Search:
     """Take over what SGLang resolves otherwise than the plan does by itself, so far as it changes the plan.
 
     What is as planned stays open, for the changes that are looked for.

@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.sglang.plugins.module_utils.fit import corrected
+from ansible_collections.gpuops.sglang.plugins.module_utils.levers import Search
+from ansible_collections.gpuops.sglang.plugins.module_utils.memory_plan import Gpu
+from ansible_collections.gpuops.sglang.plugins.module_utils.model_shape import read_shape
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Options
 from ansible_collections.gpuops.sglang.plugins.module_utils.preflight_judge import judge
 from connections import enter
@@ -22,6 +26,8 @@ from playbook_runs import Run, deploy, lab_instances, with_args
 from preflight_cases import CASES, MODEL, SHARE, SPECULATION, args_of, in_container, put_model, reports
 
 TINY = lab_instances()[0]
+MODEL_CONFIG = Path(__file__).with_name("hybrid_config.json")
+CARD = Gpu("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, 97287)  # as the stand-in tells of it
 TABLE = "TASK [Show what SGLang makes of the arguments]"
 
 # case -> is the radix cache on, or the words of the refusal and of the next step
@@ -62,6 +68,8 @@ def test_a_hybrid_model_with_speculation(deployed: None, version: str, expected:
             assert {row.verdict for row in rows} == {"kept"}, case
             assert answer["resolved"]["max_running_requests"] == 48
             assert round(answer["resolved"]["mem_fraction_static"], 3) == FRACTION[version]
+            planned = Search(read_shape(MODEL_CONFIG), args, [CARD], version)
+            assert corrected(planned, answer["resolved"]) is planned, "the plan expects what SGLang resolves"
             assert any("max_running_requests" in fields for _step, fields in answer["steps"])
             assert any("Max running requests is reset to 48" in text for text in answer["messages"])
         else:
@@ -142,6 +150,31 @@ def test_a_deployment_is_refused_while_the_old_server_serves(deployed: None, mod
     assert said in error, run
     assert "Traceback" not in run.output and "planted" not in run.output
     assert run.count("ct129", "changed") == 0
+    assert process() == before
+
+
+@pytest.fixture
+def card(deployed: None) -> Iterator[None]:
+    """A GPU that nvidia-smi tells of in container 129."""
+    in_container("cp", "/srv/lab/standins/cuda/nvidia-smi", "/usr/local/bin/")
+    yield
+    in_container("rm", "/usr/local/bin/nvidia-smi")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"mem_fraction_static": 0.3}, ("GiB are missing on each GPU for the states", "set 'mem_fraction_static' to")),
+        ({"max_running_requests": 48}, ("48 requests requested, 6 effective", "set 'max_running_requests' to 6")),
+    ],
+)
+def test_what_does_not_fit_is_refused_while_the_old_server_serves(
+    card: None, models: None, args: dict[str, Any], said: tuple[str, ...]
+) -> None:
+    before = process()
+    run = deploy("-l", "ct129", extra=hybrid(**args))
+    (error,) = run.errors
+    assert all(words in error for words in said) and "Nothing was stopped" in error, run
     assert process() == before
 
 
