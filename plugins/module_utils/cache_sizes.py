@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ansible_collections.gpuops.sglang.plugins.module_utils.memory_rules import Rules
+from ansible_collections.gpuops.sglang.plugins.module_utils.memory_rules import OWN_DRAFTS, Rules
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_settings import Settings
 from ansible_collections.gpuops.sglang.plugins.module_utils.model_shape import Shape
 
@@ -93,6 +93,20 @@ def draft_layers(shape: Shape, draft: Shape | None, settings: Settings) -> int:
     return draft.layers if draft else shape.draft_layers
 
 
+def _counted_layers(shape: Shape, draft: Shape | None, settings: Settings, rules: Rules) -> int:
+    """Return the layers of a draft that SGLang counts (0.5.14 model_executor/model_runner.py, eagle_draft_num_layers):
+    only of one that is named, or that its architecture stands for, and by its key where it has that."""
+    if not rules.draft_in_fraction or settings.draft in ("", "NGRAM"):
+        return 0
+    if draft:
+        return draft.layers if draft.nextn is None else draft.nextn
+    if not settings.draft_named and not OWN_DRAFTS.fullmatch(shape.architecture):
+        return (shape.nextn or 0) if rules.unnamed_draft_counts else 0
+    if shape.nextn is None and shape.multimodal and rules.vision_draft_layers == "all":
+        return shape.layers
+    return shape.draft_layers if shape.nextn is None else shape.nextn
+
+
 def per_token(
     shape: Shape, draft: Shape | None, settings: Settings, rules: Rules, layers: range
 ) -> tuple[float, float, float]:
@@ -105,6 +119,6 @@ def per_token(
     full = cache_bytes(shape, settings, rules)
     slide = cache_bytes(shape, settings, rules, "sliding")
     own = full * full_count + (0 if pooled else slide * slide_count)
-    counted = rules.draft_in_fraction and (rules.sliding_draft_counts or not pooled)
-    more = draft_layers(shape, draft, settings) * (full if full_count or pooled else 0) if counted else 0
+    counted = _counted_layers(shape, draft, settings, rules) if rules.sliding_draft_counts or not pooled else 0
+    more = counted * (full if full_count or pooled else 0)
     return own, slide * slide_count if pooled else 0.0, more

@@ -25,9 +25,22 @@ SIZELESS = re.compile(
     r"token|_id$|_ids$|index|layers_to_transform|theta|factor|dropout|range|coef|limit|scal|multiplier|cap|window_layers"
     r"|version|topk|top_k|per_tok|chunk|beam|return_seq|n_group$|pretraining_tp|rotary|initial_context|logits"
     r"|original_max|freq|nextn|layer_offset|layer_period|expert_offset|kernel_size|ep_size|image|video|num_labels|section"
-    r"|max_position|num_experts_per|moe_router|attention_other|position_embeddings|layer_norm_eps|use_|pad_"
+    r"|max_position|num_experts_per|moe_router|position_embeddings|layer_norm_eps|use_|pad_|no_rope|anyres|media|vocab"
+    r"|task_|temperature"
 )
-SIZES = re.compile(r"layer|head|dim|hidden|intermediate|expert|rank|state|kernel|block|group|width|depth|size|num_|^n_")
+SIZES = re.compile(
+    r"layer|head|dim|hidden|intermediate|expert|rank|state|kernel|block|group|width|depth|size|num_|^n_|loop|attn|ffn|config"
+)
+# What is read elsewhere
+READ_APART = re.compile(
+    r"quantization_config|compression_config|eagle_config|(text|llm|language|vision|audio|tower|sound|vit)_config$"
+)
+# Architectures that SGLang gives a cache of latents (configs/model_config.py, _derive_model_shapes)
+LATENT = re.compile(
+    r"(Eagle3)?(DeepseekV2|DeepseekV3|DeepseekV32|DeepseekV4|DeepseekVL2|Glm4MoeLite|GlmMoeDsa|HYV4|DotsVLM|MistralLarge3"
+    r"|GigaChat35|MiniCPM3|KimiLinear|SarvamMLA|BailingMoeV2_5|BailingMoeV3|LongcatFlash)ForCausalLM(NextN|Eagle)?"
+    r"|(Pixtral|KimiK25|KimiVL|KimiK3)ForConditionalGeneration"
+)
 
 
 class Reader:
@@ -43,6 +56,8 @@ class Reader:
 
     def number(self, *keys: str, default: int = 0) -> int:
         value = self.any(*keys)
+        if isinstance(value, list) and value and value.count(value[0]) == len(value):
+            value = value[0]  # the same for each layer
         return int(value) if isinstance(value, (int, float)) and value > 0 else default
 
     def unread(self) -> list[str]:
@@ -50,13 +65,17 @@ class Reader:
         return sorted(
             key
             for key, value in self.config.items()
-            if key not in self.asked and _counts(value) and SIZES.search(key) and not SIZELESS.search(key)
+            if key not in self.asked
+            and _counts(value)
+            and SIZES.search(key)
+            and not SIZELESS.search(key)
+            and not READ_APART.search(key)
         )
 
 
 def _counts(value: Any) -> bool:
-    if isinstance(value, list):
-        return any(_counts(one) for one in value)
+    if isinstance(value, (list, dict)):
+        return any(_counts(one) for one in (value.values() if isinstance(value, dict) else value))
     return isinstance(value, int) and not isinstance(value, bool) and value > 1
 
 
@@ -94,14 +113,17 @@ class Experts:
     width: int
     shared: int
     gated: bool  # the shared ones have a gate
+    biased: bool
 
 
-def latent_of(read: Reader) -> Latent | None:
+def latent_of(read: Reader, architecture: str, unknown: list[str]) -> Latent | None:
     ranks = [read.number(key) for key in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")]
     sparse = [read.number(key) for key in ("index_n_heads", "index_head_dim")]
     read.any("qk_head_dim")
     if not ranks[1] or read.any("use_mla") is False:
         return None
+    if architecture and not LATENT.fullmatch(architecture):
+        unknown.append(f"how {architecture} keeps keys and values of low rank is not understood")
     q_rank, kv_rank, nope, rope = ranks
     return Latent(q_rank, kv_rank, nope, rope, read.number("v_head_dim"), *sparse)
 
@@ -137,16 +159,18 @@ def linear_of(read: Reader) -> Linear | None:
 def experts_of(read: Reader) -> Experts | None:
     count = read.number("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
     width = read.number("moe_intermediate_size", "expert_ffn_hidden_size", "moe_ffn_hidden_size")
-    shared = read.number("shared_expert_intermediate_size", "shared_intermediate_size")
+    shared = read.number(
+        "shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim", "share_expert_dims"
+    )
     one = read.number("moe_shared_expert_intermediate_size")
-    several = read.number("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+    several = read.number("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
     if count < 2:
         return None
     width = width or read.number("intermediate_size")
     if read.any("model_type") == "llama4_text":  # one shared expert, which no key tells
         shared = shared or width
     gated = shared > 0 and str(read.any("model_type")).startswith(("qwen2_moe", "qwen3_next", "qwen3_5_moe"))
-    return Experts(count, width, shared or several * (one or width), gated)
+    return Experts(count, width, shared or several * (one or width), gated, read.any("model_type") == "gpt_oss")
 
 
 def mixers_of(read: Reader, count: int, linear: Linear | None, unknown: list[str]) -> tuple[str, ...]:
@@ -156,7 +180,7 @@ def mixers_of(read: Reader, count: int, linear: Linear | None, unknown: list[str
         read.any("hybrid_layer_pattern"),
         read.number("sliding_window_pattern", "_sliding_window_pattern"),
     )
-    kda = read.any("linear_attn_config")
+    kda, full_ids = read.any("linear_attn_config"), read.any("full_attn_idxs")
     every: Sequence[int] = range(count)
     if read.number("mamba_d_ssm"):  # Falcon-H1: attention and state side by side
         return ("both",) * count
@@ -170,7 +194,6 @@ def mixers_of(read: Reader, count: int, linear: Linear | None, unknown: list[str
         return tuple("linear" if (layer + 1) % interval else "full" for layer in every)
     if isinstance(pattern, list) and len(pattern) >= count:
         return tuple("sliding" if pattern[layer] == 1 else "full" for layer in every)
-    full_ids = read.any("full_attn_idxs")
     if linear and isinstance(full_ids, list):
         return tuple("full" if layer in full_ids else "linear" for layer in every)
     if linear:
@@ -187,10 +210,10 @@ def feeds_of(read: Reader, count: int, experts: Experts | None) -> tuple[str, ..
     if isinstance(kinds, (list, str)) and len(kinds) >= count and not {"mlp", "-", "moe", "E"}.isdisjoint(kinds):
         return tuple({"mlp": "dense", "-": "dense", "moe": "moe", "E": "moe"}.get(str(kind), "none") for kind in kinds)
     dense, step = (
-        read.number("first_k_dense_replace", "num_dense_layers"),
+        read.number("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"),
         read.number("decoder_sparse_step", default=1),
     )
-    step = read.number("interleave_moe_layer_step", default=step)
+    step = read.number("interleave_moe_layer_step", "moe_layer_interval", default=step)
     only = read.any("mlp_only_layers") or ()
     listed = read.any("moe_layers", "moe_layers_enum")
     kinds, freq = read.any("mlp_layer_types"), read.any("moe_layer_freq")

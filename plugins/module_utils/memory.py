@@ -20,7 +20,13 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.cache_sizes import (
     table_bytes,
     verify_bytes,
 )
-from ansible_collections.gpuops.sglang.plugins.module_utils.memory_plan import CONTEXT_MIB, Gpu, OnGpu, Plan
+from ansible_collections.gpuops.sglang.plugins.module_utils.memory_plan import (
+    CONTEXT_MIB,
+    LATE_MIB,
+    Gpu,
+    OnGpu,
+    Plan,
+)
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_pools import GIB, Pools, pools_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_rules import (
     NEWEST,
@@ -33,6 +39,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.memory_settings impo
 from ansible_collections.gpuops.sglang.plugins.module_utils.model_shape import Shape
 from ansible_collections.gpuops.sglang.plugins.module_utils.model_weights import (
     draft_on_gpu,
+    in_float32,
     on_stage,
     quantized,
     separate_draft,
@@ -59,6 +66,8 @@ def plan(
     method = str(args.get("quantization") or "")
     if method and not shape.quantization.method:
         shape = quantized(shape, method)
+    if args.get("dtype") in ("float32", "float"):
+        shape = in_float32(shape)
     blackwell = any(word in gpus[0].name.upper() for word in ("B200", "B300", "GB200"))
     settings = settle(shape, args, min(gpu.total_mib for gpu in gpus), blackwell, rules)
     one = settings.layout.tp * settings.layout.pp
@@ -68,20 +77,21 @@ def plan(
     known, gpus = measured or {}, gpus[:ranks]
     context = known.get("context", CONTEXT_MIB / 1024)
     before = min(gpu.free for gpu in gpus) - context  # SGLang takes the least of all ranks
+    late = min(LATE_MIB / 1024, context)
     weights = [
         max(0.0, known.get("weights", on_stage(shape, settings.layout, stage) / GIB) - settings.offload)
         for stage in range(settings.layout.pp)
     ]
     loaded, kept = _draft(shape, draft, settings)
-    kept = known.get("draft", kept)
-    pools = pools_of(shape, draft, settings, rules, before, max(weights), kept)
+    shared, kept = loaded - kept, known.get("draft", kept)
+    pools = pools_of(shape, draft, settings, rules, before + late, max(weights) + late, kept + shared)
     graphs = known.get("graphs", settings.graphs / 1024)
     wanted = [
         _sizes(shape, draft, settings, rules, pools, stage, context, weights[stage], kept, graphs)
         for stage in range(settings.layout.pp)
     ]
     held = [_on_gpu(gpu, wanted[rank % one // settings.layout.tp]) for rank, gpu in enumerate(gpus)]
-    stage, missing = _failure(before, max(loaded - kept, 0.0), pools, settings, rules, wanted)
+    stage, missing = _failure(before, shared, pools, settings, rules, wanted)
     unknown = _unknown(shape, draft, settings, rules)
     rest = min(one.parts["rest"] for one in held)
     return Plan(

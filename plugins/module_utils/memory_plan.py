@@ -10,6 +10,9 @@ from dataclasses import dataclass
 # MiB that CUDA and the first collective take before SGLang measures: 143156 free in nvidia-smi, 139.13 GiB in the log
 # (H200, driver 580.159.04, torch 2.11.0+cu130). Other cards were not measured.
 CONTEXT_MIB = 687
+# MiB of these that are taken only after SGLang measured what the fraction is of: 139.20 GiB, as tokens and fractions of
+# the same logs come to, of which 139.13 are left before loading.
+LATE_MIB = 69
 # Share of a card that the driver keeps for itself (616 of 143771 MiB), where nobody tells what is free
 DRIVER_SHARE = 0.0043
 STAGES = ("context", "weights", "draft", "state", "verify", "cache", "requests", "graphs", "rest")
@@ -92,6 +95,6 @@ class Plan:
 
 STAGE_WORDS = {
     "weights": "the weights", "draft": "the draft model", "state": "the states of linear layers",
-    "verify": "the copies of states that a draft is verified with", "cache": "the KV cache", "graphs": "CUDA graphs",
-    "": "",
+    "verify": "the copies of states that a draft is verified with", "cache": "the KV cache",
+    "requests": "the tables of requests", "graphs": "CUDA graphs",
 }  # fmt: skip

@@ -47,7 +47,8 @@ class Pools:
 def pools_of(
     shape: Shape, draft: Shape | None, settings: Settings, rules: Rules, before: float, weights: float, drafted: float
 ) -> Pools:
-    """Divide what is free `before` loading once `weights` and a draft of `drafted` GiB are loaded.
+    """Divide what is free `before` loading once `weights` and a draft of `drafted` GiB are loaded, which does not share
+    anything with the target yet.
 
     budget = free after weights - free before * (1 - mem_fraction_static) (_profile_available_bytes); it is negative
     where the weights alone take more than their share.

@@ -29,7 +29,15 @@ _VISION_16 = ("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGenera
 _VISION_18 = (*_VISION_16, "KimiK25ForConditionalGeneration", "MuseGlimmerForConditionalGeneration")
 _VISION_19 = (*_VISION_18, "Cohere2VisionForConditionalGeneration", "PaddleOCRVLForConditionalGeneration")
 # Pools that are not worked out here (DSV4PoolConfigurator, MiniMax sparse, QSA)
-NOT_PLANNED = re.compile(r"DeepseekV4|MiniMaxM3|KimiK3|Inkling|Qwen4Exp|Glm5Next|BailingMoeV2_5|BailingMoeV3")
+NOT_PLANNED = re.compile(
+    r"DeepseekV4|MiniMaxM3|KimiK3|Inkling|Qwen4Exp|Glm5Next|BailingMoeV2_5|BailingMoeV3|LongcatFlash"
+)
+
+# Whose draft is their own checkpoint even if no draft is named (arg_groups/speculative_hook.py, _handle_eagle_family)
+OWN_DRAFTS = re.compile(
+    r"(DeepseekV32|DeepseekV3|DeepseekV4|Glm4Moe|Glm4MoeLite|GlmMoeDsa|BailingMoe|BailingMoeV2|BailingMoeV2_5|MistralLarge3"
+    r"|HYV3|HYV4)ForCausalLM|PixtralForConditionalGeneration"
+)
 
 # Below which memory of the smallest GPU (MiB): chunked_prefill_size, cuda_graph_max_bs for tp below 4, and from 4 on
 Classes = tuple[tuple[float, int, int, int], ...]
@@ -52,6 +60,8 @@ class Rules:
     draft_reserve: int = 2048  # what mem_fraction_static leaves for an EAGLE draft
     standalone_reserve: int = 6144
     draft_in_fraction: bool = False  # draft weights and its cache come out of mem_fraction_static
+    unnamed_draft_counts: bool = False  # the draft's cache is counted if only 'num_nextn_predict_layers' tells of it
+    vision_draft_layers: str = "all"  # of the text that are counted as the draft's where no key tells: all, or one
     sliding_draft_counts: bool = False  # the draft's cache is counted with pools for sliding layers, too
     verify_for: str = "requested"  # requests that states for verification are kept for: requested, or capped
     padding: int = 0  # slots counted beside those that are used
@@ -111,11 +121,14 @@ CHANGES: tuple[tuple[tuple[int, ...], str, Any, str], ...] = (
     ((0, 5, 17), "padding", 1, "mem_cache/kv_cache_configurator.py, _handle_max_mamba_cache"),
     ((0, 5, 17), "pipeline_share", True, "mem_cache/kv_cache_configurator.py, _handle_max_mamba_cache"),
     ((0, 5, 17), "prefill_within_context", False, "server_args.py, _handle_gpu_memory_settings"),
+    ((0, 5, 18), "vision_draft_layers", "one", "configs/model_config.py, _config_draft_model"),
     ((0, 5, 18), "sliding", _SLIDING_18, "configs/model_config.py, is_hybrid_swa_model"),
     ((0, 5, 18), "vision_graphs", _VISION_18, "configs/model_config.py"),
     ((0, 5, 18), "multimodal_reserve", 100, "mem_cache/kv_cache_configurator.py, mm_runtime_reservation_gb"),
     ((0, 5, 19), "sliding", _SLIDING_19, "configs/model_config.py, is_hybrid_swa_model"),
     ((0, 5, 19), "vision_graphs", _VISION_19, "configs/model_config.py"),
+    ((0, 5, 20), "unnamed_draft_counts", True,
+     "model_executor/model_runner_components/spec_aux_hidden_state.py, _resolve_eagle_aux_hidden_state"),
     ((0, 5, 20), "classes", (_CLASSES[0], (35 * 1024, 4096, 48, 160), *_CLASSES[2:]),
      "arg_groups/memory_hook.py, handle_gpu_memory_settings"),
     ((0, 5, 22), "graphs_within_requests", True, "arg_groups/memory_hook.py, handle_gpu_memory_settings"),

@@ -23,9 +23,13 @@ ALIASES = {
     "cuda_graph_max_bs": "cuda_graph_max_bs_decode", "attn_dp_size": "dp_size",
 }  # fmt: skip
 # Options that take GPU memory or change its pools in a way that is not worked out here
-NOT_PLANNED = ("enable_hisparse", "enable_unified_memory", "enable_linear_replayssm_spec", "enable_gdn_replayssm_spec",
-               "enable_lora", "lora_paths", "enable_symm_mem", "enable_two_batch_overlap", "dcp_size", "attn_cp_size",
-               "disaggregation_mode", "dllm_algorithm", "enable_int8_mamba_checkpoint", "kv_canary")  # fmt: skip
+NOT_PLANNED = (
+    "enable_hisparse", "enable_unified_memory", "enable_linear_replayssm_spec", "enable_gdn_replayssm_spec",
+    "enable_lora", "lora_paths", "enable_symm_mem", "enable_two_batch_overlap", "dcp_size", "attn_cp_size",
+    "disaggregation_mode", "dllm_algorithm", "enable_int8_mamba_checkpoint", "kv_canary", "ep_num_redundant_experts",
+    "enable_multi_layer_eagle", "torchao_config", "offload_group_size", "prefill_only_disable_kv_cache",
+)  # fmt: skip
+DRAFTS = ("", "EAGLE", "EAGLE3", "STANDALONE", "NGRAM")
 FORMATS = {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp8": "fp8", "fp4_e2m1": "fp4", "mxfp8": "mxfp8"}
 
 
@@ -50,6 +54,7 @@ class Settings:
     ssm_bytes: int
     draft: str  # algorithm, or ""
     draft_tokens: int
+    draft_named: bool  # by an argument
     overlap: bool
     sliding: bool  # sliding layers have a pool of their own
     sliding_ratio: float
@@ -119,7 +124,9 @@ def settle(shape: Shape, args: Mapping[str, Any], smallest_mib: float, blackwell
     radix, overlap, ratio = _slots(shape, asked, draft, rules)
     chunk, graphs, reserve, fraction = _fraction(shape, asked, layout, groups, smallest_mib, draft, rules)
     unknown = [f"'{name}' changes memory in a way that is not planned" for name in NOT_PLANNED
-               if asked.text(name) not in ("", "False", "1", "null", "[]")]  # fmt: skip
+               if asked.text(name) not in ("", "False", "1", "-1", "null", "[]")]  # fmt: skip
+    if draft not in DRAFTS:
+        unknown.append(f"the memory of a draft of the kind '{draft}' is not worked out")
     return Settings(
         layout=layout,
         replicas=replicas,
@@ -140,6 +147,7 @@ def settle(shape: Shape, args: Mapping[str, Any], smallest_mib: float, blackwell
         ),
         draft=draft,
         draft_tokens=_draft_tokens(shape, asked, draft),
+        draft_named=bool(asked.text("speculative_draft_model_path") or asked.text("speculative_draft_model")),
         overlap=overlap,
         sliding=shape.architecture in rules.sliding and not asked.on("disable_hybrid_swa_memory"),
         sliding_ratio=asked.share("swa_full_tokens_ratio", 0.8),

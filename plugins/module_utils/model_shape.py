@@ -9,6 +9,7 @@ Keys are read, not names of models. A few kinds say by their name alone what oth
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +31,17 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.quantization import 
 
 # In the order of SGLang (0.5.11 srt/utils/hf_transformers/common.py, CONTEXT_LENGTH_KEYS)
 CONTEXT_KEYS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
-KV_HEADS = ("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num", "num_query_groups")
+KV_HEADS = ("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num", "num_attention_groups",
+            "num_query_groups")  # fmt: skip
+# Whose checkpoints have one layer for multi-token prediction that no key tells (configs/model_config.py,
+# _config_draft_model)
+ONE_DRAFT_LAYER = ("Qwen3NextForCausalLM",)
+# Classes that have a head of their own whatever the configuration says (srt/models/)
+OWN_HEAD = re.compile(
+    r"(Afmoe|Arcee|Beam|Dbrx|Deepseek|Glm4Moe|Glm4MoeLite|GlmMoeDsa|GptOss|Grok1|HYV4|InternLM2|KimiLinear|Lfm2|Lfm2Moe"
+    r"|LongcatFlash|Mellum|MiniMaxM2|Mixtral|QuantMixtral|Olmoe|Persimmon|Phi|Qwen2Moe|Qwen3Moe|Qwen3Next|StableLm|Xverse"
+    r"|XverseMoe)ForCausalLM|ChatGLMModel|QWenLMHeadModel"
+)
 TEXTS = ("text_config", "llm_config", "language_config")
 TOWERS = ("vision_config", "audio_config", "vision_tower_config", "sound_config", "vit_config")
 
@@ -71,6 +82,7 @@ class Shape:
     kv_heads: int
     head_dim: int
     value_dim: int
+    sliding_heads: int
     sliding_kv_heads: int
     sliding_head_dim: int
     sliding_value_dim: int
@@ -88,6 +100,7 @@ class Shape:
     quantization: Quantization
     positions: int  # bytes of the table of rotary positions, which each GPU holds
     draft_layers: int  # for multi-token prediction, in the same checkpoint
+    nextn: int | None  # the same as 'num_nextn_predict_layers' says it, None without that key
     draft_vocabulary: int  # of an EAGLE3 draft
     unknown: tuple[str, ...]  # why figures are lower bounds
     stored: Stored | None = None
@@ -131,7 +144,7 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
     blocks = read.any("layers_block_type", "hybrid_override_pattern")
     hidden, heads = (
         read.number("hidden_size", "n_embd", "d_model"),
-        read.number("num_attention_heads", "n_head", "n_heads"),
+        read.number("num_attention_heads", "n_head", "n_heads", "num_heads"),
     )
     count = read.number("num_hidden_layers", "n_layer", "num_layers", "n_layers")
     count = len(blocks) if isinstance(blocks, (list, str)) else count
@@ -144,7 +157,7 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
         )
         raise ValueError(f"config.json has no {lacking}: it is no configuration of a language model that is understood")
     unknown: list[str] = []
-    latent, linear, experts = latent_of(read), linear_of(read), experts_of(read)
+    latent, linear, experts = latent_of(read, architecture, unknown), linear_of(read), experts_of(read)
     mixers, feeds = mixers_of(read, count, linear, unknown), feeds_of(read, count, experts)
     if not heads and not {"full", "sliding", "both"}.isdisjoint(mixers):
         unknown.append("config.json does not say how many attention heads there are")
@@ -154,6 +167,8 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
     kv_heads = read.number(*KV_HEADS, default=heads)
     value_dim = read.number("v_head_dim", default=head_dim)
     swa = [read.number("swa_num_key_value_heads"), read.number("swa_head_dim"), read.number("swa_v_head_dim")]
+    other = read.any("attention_other_setting")  # of sliding layers (0.5.11 srt/models/step3p5.py)
+    other = Reader(other if isinstance(other, dict) else {})
     apart = read.number("global_head_dim"), read.number("num_global_key_value_heads")
     if any(apart):  # Gemma 4 names its full layers apart (0.5.11 srt/utils/hf_transformers/config.py, get_config)
         swa = [kv_heads, head_dim, head_dim]
@@ -164,8 +179,9 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
     sliding = read.number("sliding_window", "sliding_window_size", "attention_chunk_size")
     activation = str(read.any("mlp_hidden_act", "hidden_act", "hidden_activation", "activation_function"))
     context = read.number(*CONTEXT_KEYS, default=2048)
+    nextn = read.any("num_nextn_predict_layers")
     draft_layers = read.number("mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_modules")
-    dense = read.number("intermediate_size_mlp", "ffn_hidden_size", "intermediate_size", "n_inner", "d_ff")
+    draft_layers = draft_layers or int(architecture in ONE_DRAFT_LAYER)
     dtype = read.any("dtype", "torch_dtype") or config.get("torch_dtype") or config.get("dtype") or "bfloat16"
     shape = Shape(
         architecture=architecture,
@@ -175,19 +191,20 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
         else BYTES.get(str(dtype).rpartition(".")[2], 2),  # SGLang loads float32 as half
         hidden=hidden,
         vocabulary=vocabulary,
-        tied=_tied(read, config, model_type, unknown),
-        context=_scaled(context, read.any("rope_scaling", "rope_parameters")),
+        tied=_tied(read, config, architecture, model_type, unknown),
+        context=_scaled(context, read.any("rope_scaling", "rope_parameters"), _turned_apart(read)),
         mixers=mixers,
         feeds=feeds,
         heads=heads,
         kv_heads=1 if read.any("multi_query") and not read.any("new_decoder_architecture") else kv_heads,
         head_dim=head_dim,
         value_dim=value_dim,
-        sliding_kv_heads=swa[0] or kv_heads,
+        sliding_heads=read.number("swa_num_attention_heads") or other.number("num_attention_heads") or heads,
+        sliding_kv_heads=swa[0] or other.number("num_attention_groups") or kv_heads,
         sliding_head_dim=swa[1] or head_dim,
         sliding_value_dim=swa[2] or swa[1] or value_dim,
         window=sliding,
-        intermediate=dense,
+        intermediate=_dense(read, model_type),
         gated_feed=activation not in ("relu2", "gelu_new", "relu") and model_type != "starcoder2",
         gated_attention=bool(read.any("attn_output_gate")) or model_type == "qwen3_next",
         biased=bool(read.any("attention_bias", "qkv_bias", "add_qkv_bias")) or model_type.startswith("qwen2"),
@@ -200,6 +217,7 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
         quantization=quant,
         positions=_positions(read, context, latent.rope if latent else head_dim),
         draft_layers=draft_layers,
+        nextn=nextn if isinstance(nextn, int) else None,
         draft_vocabulary=read.number("draft_vocab_size"),
         unknown=(),
     )
@@ -207,20 +225,54 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
     return replace(shape, unknown=tuple(dict.fromkeys(unknown)))
 
 
-def _tied(read: Reader, config: Mapping[str, Any], model_type: str, unknown: list[str]) -> bool:
-    said = read.any("tie_word_embeddings")
+def _dense(read: Reader, model_type: str) -> int:
+    """The width of a dense feed; LFM2 takes two thirds of what its configuration says, in whole multiples
+    (0.5.11 srt/models/lfm2.py, Lfm2MLP)."""
+    width = read.number(
+        "intermediate_size_mlp",
+        "mlp_intermediate_size",
+        "ffn_hidden_size",
+        "block_ff_dim",
+        "intermediate_size",
+        "n_inner",
+        "d_ff",
+    )
+    adjusted, factor = read.any("block_auto_adjust_ff_dim"), read.any("block_ffn_dim_multiplier")
+    multiple = read.number("block_multiple_of", default=256)
+    if model_type != "lfm2" or adjusted is False:
+        return width
+    width = int((factor if isinstance(factor, (int, float)) else 1) * int(2 * width / 3))
+    return -(-width // multiple) * multiple
+
+
+def _tied(read: Reader, config: Mapping[str, Any], architecture: str, model_type: str, unknown: list[str]) -> bool:
+    said = read.any("tie_word_embeddings", "tie_embedding")
     said = config.get("tie_word_embeddings") if said is None else said
+    if OWN_HEAD.fullmatch(architecture):
+        return False
     if said is None and not model_type.startswith(("gemma", "cohere")):
         unknown.append("config.json does not say whether the embeddings are tied: they are counted as if they were")
     return said is None or bool(said)
 
 
-def _scaled(context: int, rope: Any) -> int:
-    """The context that SGLang derives (0.5.11 srt/utils/hf_transformers/common.py, get_context_length)."""
-    if not isinstance(rope, dict) or "original_max_position_embeddings" in rope or rope.get("rope_type") == "llama3":
+def _scaled(context: int, rope: Any, apart: bool) -> int:
+    """The context that SGLang derives (0.5.11 srt/utils/hf_transformers/common.py, get_context_length); it sees no
+    factor where kinds of layers turn apart."""
+    if (
+        not isinstance(rope, dict)
+        or apart
+        or "original_max_position_embeddings" in rope
+        or rope.get("rope_type") == "llama3"
+    ):
         return context
     factor = rope.get("factor", 1)
     return int(context * factor) if isinstance(factor, (int, float)) and factor > 0 else context
+
+
+def _turned_apart(read: Reader) -> bool:
+    """Whether sliding layers have positions of their own."""
+    rope = read.any("rope_scaling", "rope_parameters")
+    return bool(read.any("rope_local_base_freq")) or (isinstance(rope, dict) and "sliding_attention" in rope)
 
 
 def _positions(read: Reader, context: int, width: int) -> int:
@@ -229,11 +281,11 @@ def _positions(read: Reader, context: int, width: int) -> int:
     rope = read.any("rope_scaling", "rope_parameters")
     part = read.any("partial_rotary_factor") or (rope.get("partial_rotary_factor") if isinstance(rope, dict) else None)
     turned = isinstance(rope, dict) or read.any("rope_theta", "rope_pct") is not None
-    if not turned or read.any("mla_use_nope"):
+    if not turned or read.any("mla_use_nope") or read.any("position_embedding_type") == "nope":
         return 0
-    if read.any("rope_local_base_freq") or (isinstance(rope, dict) and "sliding_attention" in rope):
+    if _turned_apart(read):
         return 2 * context * width * 4
-    return int(_scaled(context, rope) * width * (part if isinstance(part, (int, float)) else 1)) * 4
+    return int(_scaled(context, rope, False) * width * (part if isinstance(part, (int, float)) else 1)) * 4
 
 
 def _tower(key: str, config: Mapping[str, Any], hidden: int, unknown: list[str]) -> Tower:

@@ -15,7 +15,9 @@ LEAST = 0.5  # bytes of a weight in the narrowest format that SGLang loads; what
 # Methods with one width for all: bytes of a weight, with its scales
 WIDTHS = {
     "fbgemm_fp8": 1.0, "modelopt_fp8": 1.0, "w8a8_fp8": 1.0, "w8a8_int8": 1.0, "mxfp8": 1 + 1 / 32,
-    "modelopt_fp4": 0.5 + 1 / 16, "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32,
+    "modelopt_fp4": 0.5 + 1 / 16, "nvfp4": 0.5 + 1 / 16,
+    # scales stay as they were loaded beside those that the kernel reads (srt/layers/quantization/mxfp4.py)
+    "mxfp4": 0.5 + 2 / 32,
 }  # fmt: skip
 SKIPPED = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "llm_int8_skip_modules")
 GROUPED = ("awq", "awq_marlin", "gptq", "gptq_marlin", "auto-round", "moe_wna16", "marlin")

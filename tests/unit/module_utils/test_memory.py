@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory import plan
-from ansible_collections.gpuops.sglang.plugins.module_utils.memory_plan import CONTEXT_MIB, Gpu, Plan
+from ansible_collections.gpuops.sglang.plugins.module_utils.memory_plan import CONTEXT_MIB, LATE_MIB, Gpu, Plan
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_rules import CHANGES, rules_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.model_shape import Shape, read_shape, shape_of
 from conftest import option_words
@@ -23,10 +24,13 @@ DATA = Path(__file__).parents[1] / "fixtures" / "memory"
 PUBLISHED: dict[str, Any] = json.loads((DATA / "published.json").read_text())
 RUNS = {
     f"{file.stem}-{name}": (recorded, run)
-    for file in sorted([DATA / "runs.json", *DATA.glob("h200-*.json")])
+    for file in sorted([DATA / "runs.json", *DATA.glob("recorded-*.json")])
     for recorded in [json.loads(file.read_text())]
     for name, run in recorded["runs"].items()
+    if run.get("error_kind") != "other"  # SGLang refuses the draft's context, or triton the layers
 }
+# Digits of the log, and what the first kernels take more of with experts: GiB
+LOGGED = 0.03
 HYBRID = "qwen36-27b"
 EAGLE = {
     "speculative_algorithm": "EAGLE", "speculative_num_steps": 3, "speculative_eagle_topk": 1,
@@ -45,6 +49,12 @@ def free(gib: float) -> float:
     return gib * 1024 + CONTEXT_MIB
 
 
+def budget(card: Gpu, fraction: float, weights: float) -> float:
+    """Bytes of the fraction that weights leave."""
+    late = LATE_MIB / 1024
+    return ((card.free - CONTEXT_MIB / 1024 + late) * fraction - weights - late) * 2**30
+
+
 def pair() -> list[Gpu]:
     """47.4 GiB are free before loading, with `context` of PAIR."""
     return [Gpu("NVIDIA RTX A6000", 49140, 47.9 * 1024)] * 2
@@ -53,29 +63,48 @@ def pair() -> list[Gpu]:
 PAIR = {"context": 0.5, "weights": 25.9}
 
 
+def planned_run(recorded: dict[str, Any], run: dict[str, Any]) -> tuple[Plan, Shape]:
+    """Plan a run from its command line, and what its log says was free before loading."""
+    args = option_words(run["args"])
+    named = {name: shape_of(config) for name, config in recorded.get("models", {}).items()}
+    model = named.get(run["model"]) or shape(run["model"])
+    gpus = [Gpu(recorded["gpu"], recorded["memory_total_mib"], free(run["avail_before_weights_gib"]))]
+    draft = named.get(args.get("speculative-draft-model-path", ""))
+    version = run.get("version") or recorded["sglang"]
+    return plan(model, args, gpus * recorded.get("tp", 1), version, draft), model
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_runs_on_a_real_gpu(name: str) -> None:
     recorded, run = RUNS[name]
-    model, total = shape(run["model"]), recorded["memory_total_mib"]
-    gpus = [Gpu(recorded["gpu"], total, free(run["avail_before_weights_gib"]))] * recorded.get("tp", 1)
-    version = run.get("version") or recorded["sglang"]
-    found = plan(model, option_words(run["args"]), gpus, version)
+    found, model = planned_run(recorded, run)
+    parts, slots = found.gpus[0].parts, [int(line.split(":")[1].split(",")[0]) for line in run["mamba"]]
+    # what the conversion of mxfp4 leaves in pieces is not worked out
+    pieces = model.quantization.method == "mxfp4"
+    near = 0.015 if pieces else 0.005
     assert found.unknown == ()
-    assert found.weights_gib == pytest.approx(run["weights"][0]["usage_gib"], rel=0.02)
-    assert bool(found.fits) == run["fired_up"]
-    if run["fired_up"]:
-        assert found.kv_tokens == pytest.approx(run["kv"][0]["tokens"], rel=0.01)
-        assert found.effective_max_running_requests == run["capacity"]["max_running_requests"]
+    assert found.weights_gib == pytest.approx(run["weights"][0]["usage_gib"], rel=0.1 if pieces else 0.01)
     if "mem_fraction_static" in run:
         assert found.fraction == pytest.approx(run["mem_fraction_static"])
-    if run["mamba"]:
-        assert f"max_mamba_cache_size: {found.state_slots}," in run["mamba"][0]
-    if run["capacity" if run["fired_up"] else "weights"] and run.get("pool_end_avail_gib"):
-        # what the log says is left once the pools are there, in spite of the draft that comes later
-        parts = found.gpus[0].parts
-        used = sum(parts[part] for part in ("weights", "state", "verify", "requests", "cache"))
-        left = run["avail_before_weights_gib"] - used
-        assert left == pytest.approx(run["pool_end_avail_gib"][0], abs=0.2)
+    if slots:
+        assert found.state_slots == pytest.approx(slots[0], abs=int(LOGGED * slots[0] / parts["state"]))
+    if not run["fired_up"]:
+        assert found.fits is False
+        stage = run.get("error_stage", "pools")
+        assert found.failing_stage in (("draft",) if "draft" in stage else ("state", "verify", "cache"))
+        return
+    assert found.fits
+    assert found.effective_max_running_requests == run["capacity"]["max_running_requests"]
+    tokens, sliding = run["capacity"]["max_total_num_tokens"], run["kv"][0]["tokens"] if run.get("swa") else 0
+    unit = LOGGED * tokens / parts["cache"]
+    assert found.kv_tokens == pytest.approx(tokens, rel=near, abs=unit)
+    assert found.sliding_tokens == pytest.approx(sliding, rel=near)
+    # what the log says is left once the target's pools are there, with a draft that is loaded before or after them
+    used = sum(parts[part] for part in ("weights", "state", "verify", "requests", "cache"))
+    used += sum(one["usage_gib"] for one in run["weights"][1:]) if rules_of(found.version).draft_in_fraction else 0
+    left = run["avail_before_weights_gib"] - used
+    for logged in run.get("pool_end_avail_gib", ())[:1]:
+        assert left == pytest.approx(logged, abs=0.25 + near * parts["cache"])
 
 
 def test_where_the_failed_runs_fail() -> None:
@@ -111,11 +140,11 @@ def test_the_known_pair() -> None:
 def test_the_same_pair_later() -> None:
     args = {**EAGLE, "tp_size": 2, "mem_fraction_static": 0.85}
     found = plan(shape(HYBRID), args, pair(), "0.5.23", measured=PAIR)
-    assert (found.fits, found.state_slots, found.effective_max_running_requests) == (True, 48, 9)
-    assert found.verdict == "fits, but 48 requests requested, 9 effective"
+    assert (found.fits, found.state_slots, found.effective_max_running_requests) == (True, 39, 7)
+    assert found.verdict == "fits, but 48 requests requested, 7 effective"
     parts = found.gpus[0].parts
-    assert found.kv_tokens == pytest.approx(232_000, rel=0.01)
-    assert parts["verify"] < 2.9  # that is counted; convolution windows are shared
+    assert found.kv_tokens == pytest.approx(207_000, rel=0.01)
+    assert parts["verify"] < 2.4  # that is counted; convolution windows are shared
 
 
 @pytest.mark.parametrize(
@@ -151,24 +180,23 @@ def test_latent_attention_is_whole_on_each_gpu() -> None:
     one = plan(shape("deepseek-v2-lite"), args, card, "0.5.11")
     two = plan(shape("deepseek-v2-lite"), {**args, "tp_size": 2}, card, "0.5.11")
     half = plan(shape("deepseek-v2-lite"), {**args, "kv-cache-dtype": "fp8_e4m3"}, card, "0.5.11")
-    before = card[0].free - CONTEXT_MIB / 1024
-    assert one.kv_tokens == int((before * 0.8 - one.weights_gib) * 2**30 / (576 * 27 * 2))
+    assert one.kv_tokens == int(budget(card[0], 0.8, one.weights_gib) / (576 * 27 * 2))
     assert half.kv_tokens == pytest.approx(2 * one.kv_tokens, abs=2)
-    assert two.kv_tokens == int((before * 0.8 - two.weights_gib) * 2**30 / (576 * 27 * 2))
+    assert two.kv_tokens == int(budget(card[0], 0.8, two.weights_gib) / (576 * 27 * 2))
 
 
 def test_pools_of_sliding_layers() -> None:
     """gpt-oss: 12 layers of each kind with 8 heads of 64; Gemma 3 gets one pool, as if no layer were sliding."""
     card, args = [Gpu("H100", 81559)], {"mem_fraction_static": 0.8}
     found = plan(shape("gpt-oss-20b"), args, card, "0.5.11")
-    budget = ((card[0].free - CONTEXT_MIB / 1024) * 0.8 - found.weights_gib) * 2**30
-    assert found.kv_tokens == int(budget / (12 * 2048 + 0.8 * 12 * 2048))
+    left = budget(card[0], 0.8, found.weights_gib)
+    assert found.kv_tokens == int(left / (12 * 2048 + 0.8 * 12 * 2048))
     assert found.sliding_tokens == int(found.kv_tokens * 0.8)
     plain = plan(shape("gpt-oss-20b"), {**args, "disable_hybrid_swa_memory": True}, card, "0.5.11")
-    assert (plain.kv_tokens, plain.sliding_tokens) == (int(budget / (24 * 2048)), 0)
+    assert (plain.kv_tokens, plain.sliding_tokens) == (int(left / (24 * 2048)), 0)
     gemma = plan(shape("gemma-3-27b"), args, card, "0.5.11")
-    budget = ((card[0].free - CONTEXT_MIB / 1024) * 0.8 - gemma.weights_gib) * 2**30
-    assert (gemma.kv_tokens, gemma.sliding_tokens) == (int(budget / (62 * 16 * 256 * 2)), 0)
+    left = budget(card[0], 0.8, gemma.weights_gib)
+    assert (gemma.kv_tokens, gemma.sliding_tokens) == (int(left / (62 * 16 * 256 * 2)), 0)
 
 
 def test_sliding_pool_for_the_requests() -> None:
@@ -180,12 +208,29 @@ def test_sliding_pool_for_the_requests() -> None:
 
 
 def test_a_draft_is_in_the_fraction_since_0_5_14() -> None:
-    card = [Gpu("H100", 81559)]
+    """With 2.37 GiB of embeddings and as much of a head that it shares only once the pools are sized."""
+    card = [Gpu("NVIDIA H200", 143771)]
     args = {**EAGLE, "mem_fraction_static": 0.9, "max_mamba_cache_size": 20, "mamba-scheduler-strategy": "extra_buffer"}
     early, late = (plan(shape(HYBRID), args, card, version) for version in ("0.5.13", "0.5.14"))
-    missing = (early.kv_tokens * 16 - late.kv_tokens * 17) * 4096 / 2**30
-    assert missing == pytest.approx(late.draft_gib, abs=0.01)
-    assert late.kv_tokens < early.kv_tokens
+    assert (early.kv_tokens - late.kv_tokens) * 65536 / 2**30 == pytest.approx(5.53, abs=0.01)
+    assert late.draft_gib == pytest.approx(0.79, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "model, version, layers, counted",
+    [
+        (HYBRID, "0.5.17", 16, 64),  # it sees those of the target
+        (HYBRID, "0.5.18", 16, 1),
+        ("deepseek-v3", "0.5.14", 61, 1),
+    ],
+)
+def test_what_the_cache_of_a_draft_is_counted_as(model: str, version: str, layers: int, counted: int) -> None:
+    """A draft in the same checkpoint counts if an argument names it, or with some architectures anyway."""
+    cards, named = [Gpu("NVIDIA H200", 143771)] * 16, {"speculative_draft_model_path": "/models/the-same"}
+    args = {**EAGLE, "tp_size": 16, "mem_fraction_static": 0.9, "max_mamba_cache_size": 20}
+    plain, told = (plan(shape(model), {**args, **more}, cards, version) for more in ({}, named))
+    row = plain.kv_tokens if model == HYBRID else plain.kv_tokens * (1 + counted / layers)
+    assert told.kv_tokens * (1 + counted / layers) == pytest.approx(row, rel=1e-3)
 
 
 def test_a_late_draft_may_find_no_room() -> None:
@@ -235,6 +280,19 @@ def test_pipeline_stages_share_the_least_cache() -> None:
     before = found.gpus[0].total * 0.9957 - CONTEXT_MIB / 1024
     assert found.kv_tokens == pytest.approx((before * 0.8 - found.weights_gib) * 2**30 / (4096 * 11), rel=0.01)
     assert found.gpus[0].parts["weights"] < found.weights_gib
+
+
+def test_a_model_in_float32() -> None:
+    """`--dtype float32` makes weights and cache of twice the size."""
+    plain, wide = (plan(shape("qwen3-8b"), {**args, "max_total_tokens": 4096}, [Gpu("NVIDIA H200", 143771)], "0.5.11")
+                   for args in ({}, {"dtype": "float32"}))  # fmt: skip
+    assert wide.weights_gib == pytest.approx(2 * plain.weights_gib, rel=0.01)
+    assert wide.gpus[0].parts["cache"] == 2 * plain.gpus[0].parts["cache"]
+
+
+def test_a_draft_that_is_not_worked_out() -> None:
+    found = plan(shape("qwen3-8b"), {"speculative_algorithm": "DFLASH"}, [Gpu("NVIDIA H200", 143771)], "0.5.23")
+    assert "a draft of the kind 'DFLASH' is not worked out" in found.verdict
 
 
 @pytest.mark.parametrize("option", ["enable_lora", "enable_hisparse"])
@@ -376,3 +434,10 @@ def test_what_is_missing_is_what_helps(name: str, args: dict[str, Any], total: i
     again = plan(shape(name), fixed, [enough], version)
     assert again.kv_tokens > 0
     assert again.state_slots > 0 or shape(name).linear is None
+
+
+@pytest.mark.parametrize("stage", sorted({"weights", "draft", "state", "verify", "cache", "requests", "graphs"}))
+def test_every_stage_that_may_fail_has_words(stage: str) -> None:
+    found = replace(plan(shape("qwen3-8b"), {}, [Gpu("L40S", 46068)], "0.5.11"), fits=False, failing_stage=stage)
+    assert replace(found, missing_gib=1.0).verdict.startswith("does not fit: 1.0 GiB are missing on each GPU for ")
+    assert found.verdict.startswith("does not run: the arguments leave nothing for ")

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.model_weights import
     draft_on_gpu,
     on_stage,
     parameters,
+    reserved,
     separate_draft,
 )
 
@@ -73,6 +74,57 @@ def test_kinds_of_feeds() -> None:
     assert shape_of(every_other).feeds[:4] == ("dense", "dense", "dense", "moe")
 
 
+@pytest.mark.parametrize(
+    "changed, added",
+    [
+        # two thirds of 128, in multiples of 32
+        (
+            {"model_type": "lfm2", "block_ff_dim": 128, "intermediate_size": None, "block_multiple_of": 32},
+            -2 * 3 * 64 * 32,
+        ),
+        ({"model_type": "lfm2", "block_auto_adjust_ff_dim": False}, 0),
+        ({"intermediate_size": None, "ffn_hidden_size": [128, 128]}, 0),  # told for each layer
+        ({"tie_word_embeddings": True}, -128 * 64),
+        ({"tie_word_embeddings": True, "architectures": ["Lfm2ForCausalLM"]}, 0),  # has a head of its own
+        ({"architectures": ["FalconH1ForCausalLM"]}, 128 * 64),  # a head of float32
+        ({"tie_word_embeddings": True, "architectures": ["FalconH1ForCausalLM"]}, 0),
+        (
+            {
+                "layer_types": ["full_attention", "sliding_attention"],
+                "attention_other_setting": {"num_attention_heads": 8, "num_attention_groups": 2},
+            },
+            2 * 64 * 4 * 16,
+        ),
+    ],
+)
+def test_what_some_models_do_of_their_own(changed: dict[str, Any], added: int) -> None:
+    """`added`: weights, of two bytes, of a model of two layers."""
+    shape = shape_of({**SMALL, **changed})
+    assert shape.unknown == ()
+    assert on_stage(shape, Layout(), 0) - on_stage(shape_of(SMALL), Layout(), 0) == 2 * added
+
+
+def test_memory_comes_in_pieces() -> None:
+    """As torch's allocator takes it: from 10 MiB on in steps of 2 MiB, what is smaller from pieces of 20 MiB."""
+    mib = 2**20
+    assert reserved([10 * mib, 11 * mib]) == 22 * mib
+    assert reserved([9 * mib, 9 * mib, 1.5 * mib]) == 20 * mib
+    assert reserved([9 * mib] * 3) == 40 * mib
+    assert reserved([mib / 4] * 3) == 0.75 * mib
+    # 62 layers of Gemma 3: gate and up are 441 MiB each, down 220.5
+    shape = shape_of(PUBLISHED["gemma-3-27b"]["config"])
+    taken, alone = on_stage(shape, Layout(), 0), parameters(shape) * 2 + shape.positions
+    assert (taken - alone) / mib == pytest.approx(62 * 2.5, rel=0.1)
+
+
+def test_experts_of_mxfp4_are_filled_up() -> None:
+    """To a multiple of 64 on each GPU: 2880 on two GPUs are 1440, and take as much as 1472."""
+    config = {**PUBLISHED["gpt-oss-20b"]["config"], "quantization_config": {"quant_method": "mxfp4"}}
+    told, wider = shape_of(config), shape_of({**config, "intermediate_size": 2944})
+    assert on_stage(told, Layout(2, 1, 2), 0) == pytest.approx(on_stage(wider, Layout(2, 1, 2), 0), rel=1e-4)
+    assert on_stage(told, Layout(), 0) < 0.99 * on_stage(wider, Layout(), 0)
+
+
 def test_what_parallelism_divides() -> None:
     shape = shape_of(PUBLISHED["llama31-8b"]["config"])
     one, two = on_stage(shape, Layout(), 0), on_stage(shape, Layout(2, 1, 2), 0)
@@ -80,7 +132,7 @@ def test_what_parallelism_divides() -> None:
     # on 16 GPUs each holds one of 8 key-value heads whole, and the table of positions as always
     keys, table = 32 * 2 * 4096 * 1024 * 2, 131072 * 128 * 4
     more = on_stage(shape, Layout(16, 1, 16), 0) - one / 16
-    assert more == pytest.approx(keys / 16 + table * 15 / 16, rel=0.01)
+    assert more == pytest.approx(keys / 16 + table * 15 / 16, abs=26 * 2**20)  # small tensors share pieces of 20 MiB
     stages = [on_stage(shape, Layout(1, 3, 1), stage) for stage in range(3)]
     assert sum(stages) == pytest.approx(one, rel=0.02)
     assert stages[2] > stages[1] == pytest.approx(11 / 32 * 6.98e9 * 2 + table, rel=0.01)
@@ -131,6 +183,10 @@ def test_modules_that_are_not_quantized() -> None:
         ({"layer_types": ["full_attention", "retention"]}, "layers of the kind 'retention' are not understood"),
         ({"tie_word_embeddings": None}, "whether the embeddings are tied"),
         ({"vision_config": {"model_type": "strange"}}, "'vision_config' of config.json is not understood"),
+        ({"attn_config": {"kv_n_heads": 8}}, "'attn_config' of config.json is not understood"),
+        ({"block_configs": [{"ffn": {"mult": 2}}]}, "'block_configs' of config.json is not understood"),
+        ({"num_loops": 2}, "'num_loops' of config.json is not understood"),
+        ({"kv_lora_rank": 512}, "how Qwen3ForCausalLM keeps keys and values of low rank"),
     ],
 )
 def test_what_is_not_understood_is_told(changed: dict[str, Any], said: str) -> None:

@@ -94,7 +94,7 @@ def test_the_known_pair_is_pointed_at_the_requests() -> None:
 def test_the_same_pair_fits_later_with_fewer_requests_than_requested() -> None:
     args = {**EAGLE, "tp_size": 2, "mem_fraction_static": 0.85}
     found = asked(HYBRID, args, PAIR, sglang_version="0.5.23")
-    assert found["verdict"] == "fits, but 48 requests requested, 9 effective"
+    assert found["verdict"] == "fits, but 48 requests requested, 7 effective"
     assert found["bars"].startswith(found["verdict"] + "\n")
 
 
