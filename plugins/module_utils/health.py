@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import ssl
@@ -178,6 +179,22 @@ def beside() -> list[str]:
     """Return the SGLang servers of this host that are no instance's."""
     ours = [systemd.identity(name).cgroup for name in systemd.installed_instances()]
     return [one.label for one in processes.servers() if not any(map(one.in_cgroup, ours))]
+
+
+def gpu_faults(state: Path, instances: Collection[str]) -> list[str]:
+    """Return what is wrong with the GPUs, driver and devices that instances need, a line each."""
+    users = {}
+    for name in instances:
+        with contextlib.suppress(Refused):
+            record = launches.record_of(state, name)
+            if (record.get("resolved") or {}).get("device") not in (None, "cpu"):
+                users[record["user"]] = name
+    if not users:
+        return []
+    # modules are compiled anew in each run, and a deployment has no need of these
+    from ansible_collections.gpuops.sglang.plugins.module_utils.gpu_facts import gpu_facts
+
+    return list(dict.fromkeys(fault for user in users for fault in gpu_facts(user)["faults"]))
 
 
 def _of(effective: int | None, meant: int | None) -> str:

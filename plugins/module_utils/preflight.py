@@ -83,6 +83,8 @@ def preflight(
                 place.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(place, json.dumps({"key": key, "report": report}), 0o600)
     rows, problems = judge(instance.args, schema, report, accepted, _found(instance, report))
+    if "cuda" in report["problems"]:
+        problems += _gpu_faults(host)
     where = f"instance '{instance.name}'"
     return Preflight(
         instance=instance.name,
@@ -214,6 +216,17 @@ def _stand_ins(secrets: Mapping[str, str], schema: Schema) -> dict[str, str]:
     kinds = {name: schema[canonical(name, schema) or name]["type"] for name in secrets}
     read = {name: kinds[name] in TYPES or value.lstrip()[:1] in ("[", "{", "/") for name, value in secrets.items()}
     return {name: value if read[name] else "stand-in" for name, value in secrets.items()}
+
+
+def _gpu_faults(host: launch.Host) -> list[str]:
+    """Return why SGLang can not use the GPU, so far as this host and its driver tell."""
+    from ansible_collections.gpuops.sglang.plugins.module_utils.gpu_facts import gpu_facts
+
+    try:
+        faults: list[str] = gpu_facts(_user(host.user).pw_name)["faults"]
+    except Refused as refused:
+        return [str(refused)]
+    return faults
 
 
 def _found(instance: launch.Instance, report: preflight_probe.Report) -> list[Problem]:

@@ -14,6 +14,8 @@ description:
     are generated.
   - Says what was changed by hand since the deployment (unit, command line, packages of the release), and warns of
     SGLang servers that nobody supervises.
+  - Of instances on GPUs, looks after driver, libraries, devices and CUDA as M(gpuops.sglang.gpu_info) does, so that what
+    an upgrade of the node has broken is found before the next start.
   - Changes nothing that runs. A probe costs one short generation for each instance. The first verdict on a launch is
     kept with its record, and a failed launch can return to one that has a verdict.
 author: gpuops contributors (@gpuops)
@@ -130,6 +132,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.health import (
     Wait,
     beside,
     drift_of,
+    gpu_faults,
     verify,
 )
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, holder, require_root
@@ -163,6 +166,11 @@ def main() -> None:
                 keep_verdict(state, name, verdict["launch"], verdict)
         except (Unhealthy, Refused) as problem:
             failures.append(str(problem))
+    try:
+        faults = gpu_faults(state, module.params["instances"])
+        failures += [f"the GPUs of this host are not as a start needs them: {fault}" for fault in faults]
+    except Refused as problem:
+        failures.append(str(problem))
     for label in beside():
         module.warn(f"SGLang runs beside the instances of this host, and nobody supervises it: {label}")
     at_work = holder(LOCK, LOCK_FOR) if failures else None

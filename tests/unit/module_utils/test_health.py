@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils import drift, gpu, health, processes, progress, sockets
+from ansible_collections.gpuops.sglang.plugins.module_utils import gpu_facts as gpu_facts_module
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils.health import Unhealthy, Wait
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
@@ -1063,3 +1064,24 @@ def test_servers_of_nobody_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert health.beside() == [one.label for one in found[1:]]
     monkeypatch.setattr(systemd, "installed_instances", list)
     assert health.beside() == [one.label for one in found]
+
+
+def test_the_gpus_are_looked_at_for_each_user_of_one(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    users: list[str] = []
+
+    def gpu_facts(user: str) -> dict[str, Any]:
+        users.append(user)
+        return {"faults": ["the driver", f"a device for {user}"]}
+
+    monkeypatch.setattr(gpu_facts_module, "gpu_facts", gpu_facts)
+    records = {"a": ("u", "cuda"), "b": ("v", "cuda"), "c": ("w", "cpu"), "d": ("u", "cuda")}
+
+    def record_of(state: Path, name: str) -> dict[str, Any]:
+        if name not in records:
+            raise Refused("not there")
+        return {"user": records[name][0], "resolved": {"device": records[name][1]}}
+
+    monkeypatch.setattr(launches, "record_of", record_of)
+    assert health.gpu_faults(deployment.state, ["c", "gone"]) == [] and users == []
+    found = health.gpu_faults(deployment.state, [*records, "gone"])
+    assert found == ["the driver", "a device for u", "a device for v"] and users == ["u", "v"]

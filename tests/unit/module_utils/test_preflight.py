@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, launch, preflight
+from ansible_collections.gpuops.sglang.plugins.module_utils import gpu_facts as gpu_facts_module
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Host, Instance
 from conftest import schema_of
@@ -252,3 +253,22 @@ def test_the_device_is_asked_for_where_there_is_a_gpu(tmp_path: Path, monkeypatc
     (tmp_path / "dev/nvidia0").touch()
     assert launch.instance_of(entry).args == {"device": "cuda"}
     assert launch.instance_of({**entry, "args": {"device": "cpu"}}).args == {"device": "cpu"}
+
+
+def test_why_the_gpu_can_not_be_used_is_told_beside_sglangs_words(
+    host: Host, instance: Instance, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users: list[str] = []
+
+    def gpu_facts(user: str) -> dict[str, Any]:
+        users.append(user)
+        return {"faults": ["/dev/nvidia-uvm is missing: load it"]}
+
+    monkeypatch.setattr(gpu_facts_module, "gpu_facts", gpu_facts)
+    assert answer(instance, host).problems == () and users == []
+    problems = {"cuda": "RuntimeError: torch finds no usable CUDA device"}
+    ask = preflight._ask
+    monkeypatch.setattr(preflight, "_ask", lambda *given: {**ask(*given), "problems": problems})
+    first, second = answer(dataclasses.replace(instance, port=2), host).problems
+    assert "can not use the GPU" in first and second == "instance 'a': /dev/nvidia-uvm is missing: load it"
+    assert users == ["nobody"]

@@ -25,6 +25,7 @@ class Machine:
         self.problems: dict[str, Exception] = {}
         self.drift: dict[str, list[str]] = {}
         self.beside: list[str] = []
+        self.faults: list[str] = []
 
     def verify(self, state: Path, name: str, wait: Wait, requests: list[str]) -> dict[str, Any]:
         self.asked.append((state, name, wait, requests))
@@ -35,6 +36,10 @@ class Machine:
     def drift_of(self, state: Path, name: str) -> list[str]:
         assert state == STATE
         return self.drift.get(name, [])
+
+    def gpu_faults(self, state: Path, names: list[str]) -> list[str]:
+        assert (state, names) == (STATE, ["a", "b"])
+        return self.faults
 
     def keep_verdict(self, *how: Any) -> None:
         self.kept.append(how)
@@ -50,7 +55,7 @@ BOTH = [{"instance": name, "launch": f"L-{name}", "drift": []} for name in "ab"]
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
-    for name in ("verify", "drift_of", "keep_verdict"):
+    for name in ("verify", "drift_of", "gpu_faults", "keep_verdict"):
         monkeypatch.setattr(sglang_health, name, getattr(made, name))
     monkeypatch.setattr(sglang_health, "beside", lambda: made.beside)
     monkeypatch.setattr(sglang_health, "require_root", lambda: None)
@@ -121,3 +126,10 @@ def test_only_root_can_tell(machine: Machine, monkeypatch: pytest.MonkeyPatch) -
 def test_all_of_a_verdict_is_documented() -> None:
     (documented,) = yaml.safe_load(sglang_health.RETURN).values()
     assert set(documented["contains"]) == {*(field.name for field in dataclasses.fields(Verdict)), "drift"}
+
+
+def test_a_gpu_that_the_next_start_can_not_use_is_a_failure_though_all_serves(machine: Machine) -> None:
+    machine.faults = ["libcuda is of 580.95.05, the kernel module of 580.159.04: install the same"]
+    told = machine.check()
+    assert told["failed"] and told["verdicts"] == BOTH
+    assert told["msg"] == f"the GPUs of this host are not as a start needs them: {machine.faults[0]}"
