@@ -38,6 +38,7 @@ SERVICE_SPEC = {
     "state": {"type": "str", "choices": STATES, "default": "started"},
     "launch": {"type": "str"},
     "share_gpus": {"type": "bool", "default": False},
+    "reload_beside_docker": {"type": "bool", "default": False},
     "drain_timeout": {"type": "int", "default": 60},
     "stall_timeout": {"type": "int"},
     "keep_launches": {"type": "int", "default": 5},

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, health, release
+from ansible_collections.gpuops.sglang.plugins.module_utils import docker_gpus, gpu, health, release
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, writing_below
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import NAME
@@ -47,6 +47,7 @@ class Asked:
     accept_changes: Mapping[str, Any]
     share_gpus: bool
     plan: str  # refuse, warn or skip: what a plan comes to that says that an instance does not fit
+    reload_beside_docker: bool
     restart: bool
     change: bool  # False: nothing is written down
 
@@ -65,6 +66,8 @@ def started(instances: Sequence[Instance], asked: Asked) -> Plan:
         if asked.restart:
             found.append("a restart is asked for")
         elif found in ([], ["not enabled"]):  # the latter needs no other launch
+            if found:
+                docker_gpus.refuse_reload(asked.reload_beside_docker)
             if found and asked.change:
                 systemd.enable(name)
             _look(name, asked, plan, found)

@@ -57,6 +57,13 @@ options:
       - Without it such a process is named and nothing is stopped.
     type: bool
     default: false
+  reload_beside_docker:
+    description:
+      - Have systemd read its units again although Docker, or another engine with the systemd driver of control groups,
+        runs containers with a GPU on this host, which may lose it by that (C(Failed to initialize NVML)).
+      - Without it such a container is named and nothing is touched.
+    type: bool
+    default: false
   drain_timeout:
     description: Seconds that running requests have to finish when a server is stopped.
     type: int
@@ -201,7 +208,14 @@ unlisted:
 
 from pathlib import Path
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, health, launch, runs, service
+from ansible_collections.gpuops.sglang.plugins.module_utils import (
+    docker_gpus,
+    gpu,
+    health,
+    launch,
+    runs,
+    service,
+)
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
     Held,
     Refused,
@@ -243,16 +257,23 @@ def _change(module: SecretiveModule) -> dict:
     asked, change = module.params, not module.check_mode
     state, names = Path(asked["state_dir"]), _names(asked)
     if asked["state"] in ("stopped", "absent"):
-        done = service.stopped(names, state, change, remove=asked["state"] == "absent")
+        remove = asked["state"] == "absent"
+        done = service.stopped(names, state, False, remove)
+        if any(one["reasons"] for one in done):
+            docker_gpus.refuse_reload(asked["reload_beside_docker"])
+            done = service.stopped(names, state, change, remove)
         return {"changed": any(one["reasons"] for one in done), "instances": done}
     if asked["state"] == "rolled_back":
         plan, unlisted = service.rolled_back(names, state, asked["launch"], asked["share_gpus"]), []
     else:
         host = launch.Host(Path(asked["release"]), asked["user"], state, asked["drain_timeout"], asked["keep_launches"])
         restart = asked["state"] == "restarted"
-        how = service.Asked(host, asked["accept_changes"], asked["share_gpus"], asked["plan"], restart, change)
+        taken = ("accept_changes", "share_gpus", "plan", "reload_beside_docker")
+        how = service.Asked(host, **{name: asked[name] for name in taken}, restart=restart, change=change)
         plan = service.started([launch.instance_of(entry) for entry in asked["instances"]], how)
         unlisted = sorted(set(systemd.installed_instances()) - set(names))
+    if any(order.prepare for order in plan.orders):
+        docker_gpus.refuse_reload(asked["reload_beside_docker"])
     for note in plan.notes:
         module.warn(note)
     for name in unlisted:

@@ -203,7 +203,7 @@ def install(instance: str, text: str) -> None:
 
 def remove(instance: str) -> None:
     """Take the unit of a stopped instance away."""
-    _systemctl("disable", "--quiet", unit_name(instance))
+    disable(instance)
     (UNIT_FOLDER / unit_name(instance)).unlink()
     _systemctl("daemon-reload")
     run(["systemctl", "reset-failed", unit_name(instance)])

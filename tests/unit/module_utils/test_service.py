@@ -13,8 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.sglang.plugins.module_utils import (
+    docker_gpus,
+    gpu,
+    health,
+    processes,
+    release,
+    service,
+    sockets,
+)
 from ansible_collections.gpuops.sglang.plugins.module_utils import fit as fit_module
-from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, health, processes, release, service, sockets
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils import preflight as preflights
 from ansible_collections.gpuops.sglang.plugins.module_utils.fit import Candidate, Fit
@@ -126,7 +134,8 @@ class Machine:
 
     def asked(self, **how: Any) -> Asked:
         plain: dict[str, Any] = {
-            "accept_changes": {}, "share_gpus": False, "plan": "refuse", "restart": False, "change": True,
+            "accept_changes": {}, "share_gpus": False, "plan": "refuse", "reload_beside_docker": False,
+            "restart": False, "change": True,
         }  # fmt: skip
         return Asked(self.host, **{**plain, **how})
 
@@ -618,3 +627,13 @@ def test_what_is_known_of_an_instance_without_a_record(machine: Machine) -> None
     (machine.host.launch_folder("a", "L1") / "launch.json").write_text("{")
     (found,) = service.gathered(["a"], machine.host.state)
     assert (found["launch"], found["model"], found["service"]) == ("L1", None, "active (sub)")
+
+
+def test_what_is_only_not_enabled_stays_so_beside_docker(serving: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docker_gpus, "containers", lambda: ["container 1a of docker"])
+    serving.reasons["a"] = ["not enabled"]
+    with pytest.raises(Refused, match="container 1a of docker"):
+        serving.plan("a")
+    assert "enable --quiet" not in serving.calls
+    serving.plan("a", reload_beside_docker=True)
+    assert "enable --quiet" in serving.calls

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, launch, runs, service
+from ansible_collections.gpuops.sglang.plugins.module_utils import docker_gpus, gpu, launch, runs, service
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import secret_problems
 from ansible_collections.gpuops.sglang.plugins.module_utils.gpu import GpuProcess
 from ansible_collections.gpuops.sglang.plugins.module_utils.health import Wait
@@ -144,7 +144,9 @@ def test_what_differs_is_handed_over(machine: Machine, state: str, check_mode: b
     (name, instances, how), *begun = machine.called
     assert (name, [(one.name, one.port) for one in instances]) == ("started", [("a", 30000), ("b", 30001)])
     host = Host(Path("/opt/r"), "u", STATE, 5, 2)
-    assert how == service.Asked(host, more["accept_changes"], True, "refuse", state == "restarted", not check_mode)
+    assert how == service.Asked(
+        host, more["accept_changes"], True, "refuse", False, state == "restarted", not check_mode
+    )
     assert begun == ([] if check_mode else [("begin", machine.plan.orders, STATE, Wait(None, 90))])
     expected = {
         "changed": True,
@@ -173,7 +175,7 @@ def test_where_nothing_is_to_be_started_there_is_no_run(machine: Machine) -> Non
     assert [name for name, *_ in machine.called] == ["started"]
     assert (result["changed"], result["run"], result["started"], result["diff"]) == (False, None, [], [])
     assert machine.called[0][2] == service.Asked(
-        Host(Path("/opt/r"), "sglang", STATE, 60, 5), {}, False, "refuse", False, True
+        Host(Path("/opt/r"), "sglang", STATE, 60, 5), {}, False, "refuse", False, False, True
     )
 
 
@@ -199,7 +201,8 @@ def test_a_return_is_handed_over(machine: Machine, check_mode: bool) -> None:
 def test_what_is_to_be_stopped(machine: Machine, state: str, names: list[str] | None, check_mode: bool) -> None:
     result = machine.ask(state=state, names=names, release=None, state_dir="/srv/s", _ansible_check_mode=check_mode)
     asked = (names or ["a", "b"], Path("/srv/s"), not check_mode, state == "absent")
-    assert machine.called == [("stopped", *asked)]
+    assert machine.called[-1] == ("stopped", *asked)
+    assert [how[2] for _name, *how in machine.called] == [False, not check_mode]
     assert (result["changed"], result["instances"]) == (True, STOPPED)
 
 
@@ -294,3 +297,26 @@ def test_what_is_returned_is_what_is_documented(machine: Machine, monkeypatch: p
     monkeypatch.setattr(systemd, "identity", lambda name: identity)
     (gathered,) = service.gathered(["a"], Path("/nowhere"))
     assert {*gathered, *STOPPED[0]} == set(documented["instances"]["contains"])
+
+
+@pytest.fixture
+def docker(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A host on which Docker runs a container with a GPU."""
+    monkeypatch.setattr(docker_gpus, "containers", lambda: ["container 1a of docker"])
+    return machine
+
+
+@pytest.mark.parametrize("state", ["started", "restarted", "rolled_back", "stopped", "absent"])
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_docker_does_not_lose_its_gpu_without_leave(docker: Machine, state: str, check_mode: bool) -> None:
+    result = docker.ask(state=state, _ansible_check_mode=check_mode)
+    assert result["failed"] and "container 1a of docker" in result["msg"] and result["started"] == []
+    assert "begin" not in [name for name, *_ in docker.called]
+    assert all(how[2] is False for name, *how in docker.called if name == "stopped"), "something was stopped"
+    allowed = docker.ask(state=state, _ansible_check_mode=check_mode, reload_beside_docker=True)
+    assert "failed" not in allowed
+
+
+def test_docker_is_no_matter_where_systemd_reads_nothing_again(docker: Machine) -> None:
+    docker.plan.orders = [Order("a")]  # is followed only
+    assert "failed" not in docker.ask()
