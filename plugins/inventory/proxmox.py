@@ -118,17 +118,14 @@ cache_connection: ~/.cache/gpuops-inventory
 """
 
 import os
-import ssl
-from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError
 from urllib.parse import urlencode
 
 from ansible.errors import AnsibleError, AnsibleParserError
-from ansible.module_utils.urls import Request, make_context
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 from ansible_collections.gpuops.sglang.plugins.module_utils import proxmox_inventory as proxmox
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.proxmox_http import Client
 
 
 class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
@@ -178,36 +175,24 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _ask(self, asked: proxmox.Api, path: str) -> tuple[proxmox.Entries, proxmox.Entries]:
         ca_path = os.path.expanduser(self._text("ca_path"))
         ca_path = os.path.join(os.path.dirname(path), ca_path) if ca_path else None
-        try:
-            context = make_context(cafile=ca_path, validate_certs=self.get_option("validate_certs"))
-        except OSError as error:
-            raise Refused(f"ca_path {ca_path}: {error}: copy a node's /etc/pve/pve-root-ca.pem there") from None
-        # Python 3.13 also asks for an extension that Proxmox VE's own root certificate does not have
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        client = Client(asked, ca_path, self.get_option("validate_certs"), self.get_option("timeout"))
         if asked.token_id:
             login = asked.token_header
         else:
             form = urlencode({"username": asked.user, "password": asked.secret})
-            login = proxmox.ticket(asked, self._send(asked, "/access/ticket", context, {}, form))
+            login = proxmox.ticket(asked, self._send(asked, client, "/access/ticket", {}, form))
         status, resources = (
-            proxmox.entries(f"{asked.url}{what}", self._send(asked, what, context, login))
+            proxmox.entries(f"{asked.url}{what}", self._send(asked, client, what, login))
             for what in (proxmox.STATUS, proxmox.RESOURCES)
         )
         return status, resources
 
     def _send(
-        self, asked: proxmox.Api, what: str, context: ssl.SSLContext, headers: dict[str, str], form: str | None = None
+        self, asked: proxmox.Api, client: Client, what: str, headers: dict[str, str], form: str | None = None
     ) -> bytes:
-        timeout = self.get_option("timeout")
-        # a redirection would carry the secret elsewhere, and an entry in ~/.netrc replace it
-        request = Request(headers=headers, context=context, timeout=timeout, follow_redirects="none", use_netrc=False)
-        try:
-            with request.open("POST" if form else "GET", f"{asked.url}/api2/json{what}", data=form) as response:
-                body: bytes = response.read()
-        except HTTPError as error:
-            raise proxmox.refusal(asked, what, error.code, error.reason, error.read()) from None
-        except (OSError, HTTPException) as error:
-            raise proxmox.unreachable(asked, error, timeout) from None
+        code, reason, body = client.send("POST" if form else "GET", what, form, headers)
+        if code != 200:
+            raise proxmox.refusal(asked, what, code, reason, body)
         return body
 
     def _fill(self, result: proxmox.Inventory) -> None:

@@ -20,13 +20,14 @@ SHAPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "dev": ("path", ("path",)),
     "net": ("", ("name",)),
     "features": ("", ()),
+    "startup": ("order", ()),
 }
 # no name means different things in two kinds; all others are text
 BOOLEANS = frozenset((
     "acl", "ro", "quota", "replicate", "shared", "backup", "keepattrs", "deny-write", "firewall", "link_down",
     "host-managed", "nesting", "keyctl", "fuse", "mknod", "force_rw_sys",
 ))  # fmt: skip
-INTEGERS = frozenset(("uid", "gid", "mtu", "tag"))
+INTEGERS = frozenset(("uid", "gid", "mtu", "tag", "order", "up", "down"))
 WORDS = {"1": True, "on": True, "yes": True, "true": True, "0": False, "off": False, "no": False, "false": False}
 
 # what pvesh says when it fails -> cause and next step. The first match counts.
@@ -43,7 +44,7 @@ def parse_properties(key: str, text: str) -> dict[str, Any]:
 
     Options that this does not know are kept as text, because newer versions of Proxmox have more of them.
     """
-    unnamed, needed = SHAPES[_kind(key)]
+    unnamed, needed = SHAPES[kind_of(key)]
     found: dict[str, Any] = {}
     for part in text.split(","):
         if not part.strip():
@@ -62,9 +63,9 @@ def parse_properties(key: str, text: str) -> dict[str, Any]:
     return found
 
 
-def _kind(key: str) -> str:
+def kind_of(key: str) -> str:
     """The kind of a key whose value is a property string, else the empty string."""
-    return key.rstrip("0123456789") if re.fullmatch(r"rootfs|features|(mp|dev|net)[0-9]+", key) else ""
+    return key.rstrip("0123456789") if re.fullmatch(r"rootfs|features|startup|(mp|dev|net)[0-9]+", key) else ""
 
 
 def _typed(name: str, value: str) -> Any:
@@ -108,9 +109,9 @@ def config_facts(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The facts in a container's configuration, and what is wrong with values that are left out of them."""
     parsed: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in SHAPES}
     problems = []
-    for key in sorted(filter(_kind, config), key=lambda key: (_kind(key), len(key), key)):
+    for key in sorted(filter(kind_of, config), key=lambda key: (kind_of(key), len(key), key)):
         try:
-            parsed[_kind(key)][key] = parse_properties(key, str(config[key]))
+            parsed[kind_of(key)][key] = parse_properties(key, str(config[key]))
         except ValueError as problem:
             problems.append(f"{key}: {config[key]}: {problem}")
     facts = {

@@ -4,8 +4,8 @@
 """The lab's stand-in for Proxmox's `pvesh` answers as the real one does.
 
 Runs against the lab's node over ssh, on configurations of its own (192 and 193), which are never started.
-Every expectation here was given by the sources of pve-manager 9.2.11 and pve-container 6.1.10 for these configurations,
-run on the lab's node; none describes the stand-in itself.
+Every expectation of what it reads was given by the sources of pve-manager 9.2.11 and pve-container 6.1.10 for these
+configurations, run on the lab's node; what it changes was read in them. None describes the stand-in itself.
 """
 
 from __future__ import annotations
@@ -324,3 +324,63 @@ def test_a_start_costs_what_one_of_pct_costs(node: Node) -> None:
         for script in (measure, dear)
     ]
     assert seconds[0] < 0.8 <= seconds[1]
+
+
+# ---- what it changes
+
+
+@pytest.fixture
+def stopped(node: Node) -> Iterator[None]:
+    """193 as a container that can be changed."""
+    node.must("cat > /etc/pve/lxc/193.conf", stdin=CONFIGS["193"].replace("template: 1\n", "").encode())
+    yield
+    node.must("cat > /etc/pve/lxc/193.conf", stdin=CONFIGS["193"].encode())
+
+
+def test_a_change_is_made_without_a_word(node: Node, stopped: None) -> None:
+    node.must("sed -i 's/local:193.x.raw/lab:base/' /etc/pve/lxc/193.conf")
+    result = pvesh(node, "set", f"{LXC}/193/config", "--memory=1024", "--tags=a", "--delete=cpulimit", *JSON)
+    assert (result.status, result.out, result.error) == (0, "", "")
+    config = answer(node, f"{LXC}/193/config")
+    assert (config["memory"], config["tags"]) == (1024, "a") and "cpulimit" not in config
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--dev0=/dev/nosuch,mode=0666"], "Device /dev/nosuch does not exist\n"),
+        (["--memory=64G"], "400 Parameter verification failed.\nmemory: type check ('integer') failed - got '64G'\n"),
+        (["--nonsense=1"], "Unknown option: nonsense\n400 unable to parse option\n"),
+        (["--lxc.prlimit.memlock=1"], "Unknown option: lxc.prlimit.memlock\n400 unable to parse option\n"),
+        (["--digest=" + "0" * 40, "--cores=1"],
+         "detected modified configuration - file changed by other user? Try again.\n"),
+    ],
+    ids=["device", "unit", "unknown", "raw", "digest"],
+)  # fmt: skip
+def test_changes_that_it_refuses(node: Node, stopped: None, words: list[str], said: str) -> None:
+    before = node.must("cat /etc/pve/lxc/193.conf")
+    result = pvesh(node, "set", f"{LXC}/193/config", *words, *JSON)
+    assert result.status != 0 and result.error.startswith(said), result
+    assert node.must("cat /etc/pve/lxc/193.conf") == before
+
+
+def test_a_locked_container_is_not_changed(node: Node) -> None:
+    result = pvesh(node, "set", f"{LXC}/192/config", "--cores=1", *JSON)
+    assert (result.status, result.error) == (255, f"{WARNINGS}CT is locked (backup)\n")
+
+
+def test_a_task_that_fails_leaves_status_zero_and_tells_by_its_own(node: Node) -> None:
+    result = pvesh(node, "create", f"{LXC}/193/status/start", *JSON)
+    assert result.status == 0
+    task = json.loads(result.out.splitlines()[-1])
+    assert task.startswith("UPID:kpro5:") and task.endswith(":vzstart:193:root@pam:")
+    status = answer(node, f"/nodes/localhost/tasks/{task}/status")
+    assert (status["status"], status["exitstatus"]) == ("stopped", "you can't start a CT if it's a template")
+    log = answer(node, f"/nodes/localhost/tasks/{task}/log", "--limit", "50")
+    assert log[-1]["t"] == "TASK ERROR: you can't start a CT if it's a template"
+
+
+def test_a_number_that_is_taken(node: Node) -> None:
+    words = ["--vmid=193", "--ostemplate=local:vztmpl/x.tar.zst", "--rootfs=lab:1"]
+    result = pvesh(node, "create", LXC, *words, *JSON)
+    assert result.status != 0 and result.error.startswith("CT 193 already exists on node 'kpro5'"), result

@@ -14,7 +14,7 @@ use PctStandin::Config qw(
     all_ids check_lock config_properties current encode_text load pending_deletions save set_values vmid_property
     with_lock
 );
-use PctStandin::Container qw(is_running pid start status stop write_lxc_config);
+use PctStandin::Container qw(hotplug_device is_running pid start status stop write_lxc_config);
 use PctStandin::Fault qw(fail fail_arguments fail_not_found);
 use PctStandin::Program qw(complete connect_to_cluster run_program);
 use PctStandin::Task qw(run_task);
@@ -188,7 +188,7 @@ sub set ($given) {
     my %changes = %$given;
     my $vmid = delete $changes{vmid};
     my ($delete, $revert) = map { [split /[,;\s]+/, $_ // ''] } delete @changes{qw(delete revert)};
-    delete $changes{digest};
+    my $digest = delete $changes{digest};
     fail_not_found('no options specified') if keys %$given < 2;    # errno is still that of looking for modules
     my $known = config_properties();
     for my $key (@$delete, @$revert) {
@@ -198,7 +198,11 @@ sub set ($given) {
     with_lock($vmid, sub {
         my $config = load($vmid);
         check_lock($config);
-        set_values($config, is_running($vmid), \%changes, $delete, $revert);
+        fail('detected modified configuration - file changed by other user? Try again.')
+            if defined $digest && $digest ne $config->{digest};
+        my $unprivileged = $config->{values}{unprivileged};
+        my $hotplug = is_running($vmid) ? sub ($text) { hotplug_device($vmid, $text, $unprivileged) } : undef;
+        set_values($config, $hotplug, \%changes, $delete, $revert);
 
         # the real one writes first as well: an error below does not mean that nothing has changed
         save($vmid, $config);
@@ -221,7 +225,7 @@ sub unlock ($given) {
 sub start_container ($given) {
     my $vmid = $given->{vmid};
     fail("CT $vmid already running") if is_running($vmid);
-    return locked_task($vmid, sub ($config) {
+    return locked_task('vzstart', $vmid, sub ($config) {
         fail("you can't start a CT if it's a template") if $config->{values}{template};
         check_lock_unless($given->{skiplock}, $config);
         start($vmid, $config);
@@ -231,7 +235,7 @@ sub start_container ($given) {
 sub stop_container ($given) {
     my $vmid = $given->{vmid};
     fail("CT $vmid not running") if !is_running($vmid);
-    return locked_task($vmid, sub ($config) {
+    return locked_task('vzstop', $vmid, sub ($config) {
         check_lock_unless($given->{skiplock}, $config);
         stop($vmid, kill => 1);
     });
@@ -240,7 +244,7 @@ sub stop_container ($given) {
 sub shutdown_container ($given) {
     my $vmid = $given->{vmid};
     fail("CT $vmid not running") if !is_running($vmid);
-    return locked_task($vmid, sub ($config) {
+    return locked_task('vzshutdown', $vmid, sub ($config) {
         check_lock($config);
         stop($vmid, timeout => $given->{timeout} // 60, force => $given->{forceStop});
     });
@@ -249,15 +253,15 @@ sub shutdown_container ($given) {
 sub reboot_container ($given) {
     my $vmid = $given->{vmid};
     fail("VM $vmid not running") if !is_running($vmid);
-    return locked_task($vmid, sub ($config) {
+    return locked_task('vzreboot', $vmid, sub ($config) {
         return if !is_running($vmid);
         stop($vmid, timeout => $given->{timeout}, force => 1);
         start($vmid, load($vmid));
     });
 }
 
-sub locked_task ($vmid, $code) {
-    my $succeeded = run_task(sub { with_lock($vmid, sub { $code->(load($vmid)) }) });
+sub locked_task ($type, $vmid, $code) {
+    my $succeeded = run_task(sub { with_lock($vmid, sub { $code->(load($vmid)) }) }, $type, $vmid);
     return $succeeded ? 0 : 255;
 }
 

@@ -28,7 +28,8 @@ my $FOLDER = '/etc/pve/lxc';
 my $LOCK_FOLDER = '/run/lock/lxc';
 my $LOCK_SECONDS = 10;
 
-# what a running container takes over at once; the real one hot-plugs devices, networks and mount points too
+# what a running container takes over at once, as it does a device at a key that it has not; the real one hot-plugs
+# networks and mount points too
 my %AT_ONCE = map { $_ => 1 }
     qw(description onboot startup protection hostname hookscript cores tags lock cpulimit cpuunits memory swap);
 
@@ -255,7 +256,8 @@ sub pending_deletions ($config) {
 }
 
 # Put changes into `config`: at once where that is possible, else into its pending section.
-sub set_values ($config, $running, $changes, $deletions, $reverts) {
+# `hotplug` brings a device into a running container; without it none is running.
+sub set_values ($config, $hotplug, $changes, $deletions, $reverts) {
     my ($values, $pending) = ($config->{values}, $config->{pending}{values});
     my %deleted = map { $_ => 1 } pending_deletions($config);
     delete $pending->{$_}, delete $deleted{$_} for @$reverts;
@@ -278,7 +280,12 @@ sub set_values ($config, $running, $changes, $deletions, $reverts) {
     }
     $pending->{delete} = join ',', sort keys %deleted;
     delete $pending->{delete} if !%deleted;
-    apply_pending($config, sub ($key) { !$running || $AT_ONCE{$key} });
+    apply_pending($config, sub ($key) {
+        return 1 if !$hotplug || $AT_ONCE{$key};
+        return 0 if $key !~ /^dev\d/ || defined $values->{$key} || !defined $pending->{$key};
+        $hotplug->($pending->{$key});
+        return 1;
+    });
 }
 
 # Move from the pending section into the configuration what `wanted` says.
@@ -291,9 +298,16 @@ sub apply_pending ($config, $wanted = sub ($key) {1}) {
     delete $pending->{delete} if !@left;
     for my $key (grep { $_ ne 'delete' } keys %$pending) {
         my $same = defined $values->{$key} && $values->{$key} eq $pending->{$key};
-        $values->{$key} = $pending->{$key} if $wanted->($key);
-        delete $pending->{$key} if $same || $wanted->($key);
+        my $now = !$same && $wanted->($key);
+        $values->{$key} = $key =~ /^net\d/ ? complete_network($pending->{$key}) : $pending->{$key} if $now;
+        delete $pending->{$key} if $same || $now;
     }
+}
+
+# What every interface has.
+sub complete_network ($text) {
+    $text .= sprintf ',hwaddr=BC:24:11:%02X:%02X:%02X', map { int rand 256 } 1 .. 3 if $text !~ /hwaddr=/;
+    return $text =~ /type=/ ? $text : "$text,type=veth";
 }
 
 sub check_device ($path) {

@@ -18,7 +18,7 @@ use PctStandin::Config qw(apply_pending load parse_property_string save);
 use PctStandin::Fault qw(fail);
 use PctStandin::Task qw(warn_in_task);
 
-our @EXPORT_OK = qw(is_running pid start status stop write_lxc_config);
+our @EXPORT_OK = qw(hotplug_device is_running pid start status stop write_lxc_config);
 
 my $LXC = '/var/lib/lxc';
 my $IMAGES = '/srv/img';    # where the lab keeps what Proxmox would have on a storage: read-only root file systems
@@ -217,16 +217,46 @@ sub prepare_devices ($vmid, $values) {
     my $folder = "$LXC/$vmid/passthrough";
     remove_tree($folder);
     for my $key (grep {/^dev\d/} sort keys %$values) {
-        my $device = parse_property_string('dev', $values->{$key});
-        my $node = "$folder$device->{path}";
-        make_path(dirname($node));
-        my ($kind, $major, $minor) = device_number($device->{path});
-        my ($mode, $uid, $gid) = ($device->{mode} // '0660', $device->{uid} // 0, $device->{gid} // 0);
-        my ($output, $status) = capture('mknod', '-m', $mode, $node, $kind, $major, $minor);
-        fail("failed to mknod $node: $output") if $status;
-        my $shift = $values->{unprivileged} ? $FIRST_ID : 0;
-        chown $shift + $uid, $shift + $gid, $node or fail("failed to chown $node: $!");
+        prepare_device($folder, parse_property_string('dev', $values->{$key}), $values->{unprivileged});
     }
+}
+
+sub prepare_device ($folder, $device, $unprivileged) {
+    my $node = "$folder$device->{path}";
+    make_path(dirname($node));
+    my ($kind, $major, $minor) = device_number($device->{path});
+    my ($mode, $uid, $gid) = ($device->{mode} // '0660', $device->{uid} // 0, $device->{gid} // 0);
+    my ($output, $status) = capture('mknod', '-m', $mode, $node, $kind, $major, $minor);
+    fail("failed to mknod $node: $output") if $status;
+    my $shift = $unprivileged ? $FIRST_ID : 0;
+    chown $shift + $uid, $shift + $gid, $node or fail("failed to chown $node: $!");
+    return $node;
+}
+
+# Bring a device into a running container: its node is made outside and moved onto a file inside.
+sub hotplug_device ($vmid, $text, $unprivileged) {
+    my $device = parse_property_string('dev', $text);
+    my $folder = "$LXC/$vmid/passthrough";
+    unlink "$folder$device->{path}";
+    my $node = prepare_device($folder, $device, $unprivileged);
+    my ($mounts, $users) = map {
+        open my $file, '<', '/proc/' . pid($vmid) . "/ns/$_" or fail("failed to open a namespace of $vmid: $!");
+        $file;
+    } qw(mnt user);
+    my $child = fork // die "unable to fork - $!\n";
+    if (!$child) {
+        my ($setns, $open_tree, $move_mount) = (308, 428, 429);
+        my ($here, $clone, $from_empty_path, $nothing) = (-100, 1, 4, '');
+        my $tree = syscall $open_tree, $here, $node, $clone;
+        my $there = !$unprivileged || syscall($setns, fileno $users, 0) == 0 && POSIX::setgid(0) && POSIX::setuid(0);
+        $there &&= syscall($setns, fileno $mounts, 0) == 0 && chdir '/';
+        make_path(dirname($device->{path})) if $there;
+        $there &&= open my $file, '>>', $device->{path};
+        $there &&= syscall($move_mount, $tree, $nothing, $here, $device->{path}, $from_empty_path) == 0;
+        POSIX::_exit($there ? 0 : 1);
+    }
+    waitpid $child, 0;
+    fail("unable to hotplug device: move_mount failed") if $?;
 }
 
 # The writable layer and overlayfs's work folder beside it, with the host name, hosts and (if there is a name server)

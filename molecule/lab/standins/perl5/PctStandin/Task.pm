@@ -10,14 +10,18 @@ package PctStandin::Task;
 use v5.36;
 
 use Exporter qw(import);
+use File::Path ();
 use POSIX ();
 
-our @EXPORT_OK = qw(run_task warn_in_task);
+our @EXPORT_OK = qw(last_task run_task task_end warn_in_task);
+
+my $LOGS = '/var/log/pve/tasks';
 
 my $warnings = 0;
+my $last_task;
 
-# Run `code` as a task; tell whether it succeeded.
-sub run_task ($code) {
+# Run `code` as a task; tell whether it succeeded. The log has its last line alone.
+sub run_task ($code, $type = 'unknown', $id = '') {
     pipe my $reader, my $writer or die "unable to create pipe - $!\n";
     local $SIG{PIPE} = 'IGNORE';
     my $worker = fork // die "unable to fork worker - $!\n";
@@ -43,7 +47,26 @@ sub run_task ($code) {
     1 while waitpid($worker, 0) < 0 && $!{EINTR};
     my $succeeded = $? == 0;
     print STDERR $message;
+    chomp $message;
+    my ($count) = $message =~ /^Task finished with (\d+) warning/;
+    my $node = (POSIX::uname())[1] =~ s/\..*//r;
+    $last_task = sprintf 'UPID:%s:%08X:%08X:%08X:%s:%s:root@pam:', $node, $worker, 0, time, $type, $id;
+    File::Path::make_path($LOGS);
+    if (open my $log, '>', "$LOGS/$last_task") {
+        print $log $succeeded ? $count ? "TASK WARNINGS: $count\n" : "TASK OK\n" : "TASK ERROR: $message\n";
+    }
     return $succeeded;
+}
+
+# The UPID of the task that this process has run.
+sub last_task () { return $last_task }
+
+# The last line of a task's log, undef without such a task.
+sub task_end ($upid) {
+    return undef if $upid !~ /^UPID:[\w:@.-]+\z/ || !open my $log, '<', "$LOGS/$upid";
+    my @lines = <$log>;
+    chomp @lines;
+    return $lines[-1];
 }
 
 sub warn_in_task ($text) {
