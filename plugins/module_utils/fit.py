@@ -14,16 +14,21 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import host_memory, 
 from ansible_collections.gpuops.sglang.plugins.module_utils.gpu_room import Room
 from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Instance
 from ansible_collections.gpuops.sglang.plugins.module_utils.levers import Search
-from ansible_collections.gpuops.sglang.plugins.module_utils.memory_log import learned
+from ansible_collections.gpuops.sglang.plugins.module_utils.memory_log import learned, model_bytes
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_plan import Plan
+from ansible_collections.gpuops.sglang.plugins.module_utils.memory_rules import NEWEST, OLDEST, rules_of
+from ansible_collections.gpuops.sglang.plugins.module_utils.memory_settings import ALIASES, Asked
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
 EXACT = 0.01  # share of a card by which a plan may be off: what lacks less is not refused
 SHOWN = 3  # levers in a message
 # What SGLang's own resolution may know better than the plan: it has looked at the host
-RESOLVED = ("mem_fraction_static", "chunked_prefill_size", "cuda_graph_max_bs", "page_size", "kv_cache_dtype",
-            "max_running_requests", "speculative_num_draft_tokens", "disable_radix_cache", "disable_overlap_schedule",
-            "mamba_scheduler_strategy", "mamba_radix_cache_strategy")  # fmt: skip
+RESOLVED = (
+    "mem_fraction_static", "chunked_prefill_size", "cuda_graph_max_bs", "cuda_graph_max_bs_decode",
+    "disable_cuda_graph", "page_size", "kv_cache_dtype", "max_running_requests", "speculative_num_draft_tokens",
+    "disable_radix_cache", "disable_overlap_schedule", "mamba_scheduler_strategy", "mamba_radix_cache_strategy",
+)  # fmt: skip
+LIMITS = ("max_running_requests", "max_total_tokens")  # a server is refused that does not reach what is asked
 OVERRULE = "set sglang_server_plan to warn if you know better"
 
 
@@ -69,22 +74,23 @@ def _fit(one: Candidate, room: Room, state: Path, accepted: Collection[str]) -> 
     instance = one.instance
     where = f"instance '{instance.name}'"
     if not room.cards:
-        return Fit(warnings=(f"{where}: nvidia-smi tells of no GPU, so memory is not planned",))
+        return Fit(warnings=(f"{where}: nvidia-smi tells the memory of no GPU, so it is not planned",))
     try:
         indices = _indices(one, room)
         question = planning.Question(_folder(instance.model), instance.args, one.version, indices=indices)
         question = on_host(question, instance.name, room, state)
-        search, _notes = planning.read(question)
+        with planning.understood(question.model):
+            search, used = planning.read(question)
+            asked = {option: search.written.get(option, "") for option in LIMITS}
+            search = corrected(search, one.resolved, accepted)
+            plan = search.plan()
+            told = planning.told(search, None, [*question.notes, *used])
     except ValueError as problem:
         return Fit(warnings=(f"{where}: memory is not planned: {problem}",))
-    search = corrected(search, one.resolved)
-    plan = search.plan()
     indices = indices[: len(plan.gpus)]
-    told = planning.told(search, None, [*question.notes, *_others(plan)])
-    sizes = {
-        index: 1024 * sum(size for part, size in gpu.parts.items() if part not in ("others", "rest"))
-        for index, gpu in zip(indices, plan.gpus)
-    }
+    most = {index: 1024 * (gpu.total - gpu.parts["others"]) for index, gpu in zip(indices, plan.gpus)}
+    sizes = {index: most[index] - 1024 * gpu.parts["rest"] for index, gpu in zip(indices, plan.gpus)}
+    seen = room.taken.isdisjoint(indices)
     room.take(sizes)
     record = {
         "version": one.version,
@@ -92,12 +98,19 @@ def _fit(one: Candidate, room: Room, state: Path, accepted: Collection[str]) -> 
         "kv_tokens": plan.kv_tokens * plan.schedulers if plan.fits else None,
         "effective_max_running_requests": plan.effective_max_running_requests if plan.fits else None,
         "weights_gib": round(plan.weights_gib, 3),
-        "free_gib": round(min(gpu.free for gpu in search.gpus[: len(plan.gpus)]), 3),
+        "free_gib": round(min(gpu.free for gpu in search.gpus[: len(plan.gpus)]), 3) if seen else None,
         "held_mib": {str(index): round(size) for index, size in sizes.items()},
+        "most_mib": {str(index): round(size) for index, size in most.items()},
+        "model_bytes": model_bytes(question.model),
         "measured": question.measured,
     }
-    problems, warnings = _judged(search, plan, told, accepted)
-    refused, more = _of_host(one.resolved, plan, systemd.identity(instance.name).cgroup)
+    asked = {option: name for option, name in asked.items() if name and not {option, name} & {*accepted}}
+    doubt = _doubt(plan, room.unsure.get(instance.name, set()) & {*indices})
+    problems, warnings = _judged(search, plan, told, asked, used, doubt)
+    notes = [note for note in told["notes"] if note not in (*question.notes, *warnings) and note not in plan.verdict]
+    warnings += notes
+    cgroup = systemd.identity(instance.name).cgroup if systemd.is_here() else ""
+    refused, more = _of_host(one.resolved, search, plan, cgroup)
     return Fit(
         plan=told,
         record=record,
@@ -109,23 +122,33 @@ def _fit(one: Candidate, room: Room, state: Path, accepted: Collection[str]) -> 
 def on_host(question: planning.Question, instance: str, room: Room, state: Path) -> planning.Question:
     """Return the question for the GPUs of this host as `room` has them, with what was learned of the instance."""
     measured, notes = learned(state, instance, question.version, str(question.model), question.args)
-    gpus = room.records(question.indices or list(room.cards))
+    indices = question.indices or list(room.cards)
+    unsure = sorted(room.unsure.get(instance, set()) & {*indices})
+    if unsure:
+        notes.append(f"{_untold(unsure)}: all of it counts as in use")
+    gpus = room.records(indices)
     return replace(question, gpus=gpus, measured=measured, notes=[*question.notes, *notes])
 
 
 def _indices(one: Candidate, room: Room) -> list[int]:
     """Return the GPUs of the ranks, in their order; more may be there than there are ranks."""
     instance, resolved = one.instance, one.resolved
-    visible = instance.env.get("CUDA_VISIBLE_DEVICES", "").replace(" ", "")
+    env = {**instance.env, **instance.secret_env}
+    visible = env.get("CUDA_VISIBLE_DEVICES", "").replace(" ", "")
     if int(resolved.get("nnodes") or 1) > 1:
         raise ValueError("'nnodes' spreads the server over several hosts")
     if visible and not visible.replace(",", "").isdigit():
         raise ValueError(f"CUDA_VISIBLE_DEVICES is {visible}: use 'gpus' with indices")
     wanted = list(instance.gpus) or [int(index) for index in visible.split(",") if index] or list(room.cards)
-    lacking = [str(index) for index in wanted if index not in room.cards]
-    if lacking:
-        raise ValueError(f"nvidia-smi tells of no GPU {', '.join(lacking)} on this host")
-    return wanted[int(resolved.get("base_gpu_id") or 0) :: max(1, int(resolved.get("gpu_id_step") or 1))]
+    if len({*wanted}) < len(wanted):
+        raise ValueError(f"'gpus' has a GPU twice ({', '.join(map(str, wanted))}): name each once")
+    order = env.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    if order != "PCI_BUS_ID":
+        raise ValueError(f"CUDA_DEVICE_ORDER is {order}, which is not how nvidia-smi counts: delete it")
+    first = int(resolved.get("base_gpu_id") or 0)
+    if first >= len(wanted):
+        raise ValueError(f"'base_gpu_id' is {first}, and the server sees {len(wanted)} GPUs")
+    return wanted[first :: max(1, int(resolved.get("gpu_id_step") or 1))]
 
 
 def _folder(model: str) -> Path:
@@ -134,16 +157,19 @@ def _folder(model: str) -> Path:
     return Path(model)
 
 
-def corrected(search: Search, resolved: Mapping[str, Any]) -> Search:
+def corrected(search: Search, resolved: Mapping[str, Any], accepted: Collection[str] = ()) -> Search:
     """Take over what SGLang resolves otherwise than the plan does by itself, so far as it changes the plan.
 
-    What is as planned stays open, for the changes that are looked for.
+    What is as planned stays open, for the changes that are looked for. Of what is asked for, SGLang's value counts
+    where that is accepted.
     """
     before = _decisive(search.plan())
     for name in RESOLVED:
-        if resolved.get(name) is None or name in search.written:
+        option = ALIASES.get(name, name)
+        written = search.written.get(option)
+        if resolved.get(name) is None or (written and not {name, written} & {*accepted}):
             continue
-        args = {**search.args, name: resolved[name]}
+        args = {**search.changed(**{option: None}), name: resolved[name]}
         trial = Search(search.shape, args, search.gpus, search.version, search.draft, search.measured)
         found = trial.planned()
         if found is not None and _decisive(found) != before:
@@ -155,50 +181,70 @@ def _decisive(plan: Plan) -> tuple[Any, ...]:
     return plan.kv_tokens, plan.state_slots, plan.effective_max_running_requests, plan.failing_stage
 
 
+def _short(plan: Plan, search: Search, asked: Collection[str]) -> dict[str, int]:
+    """Return each of LIMITS that was asked for and is not reached -> what it comes to."""
+    given = Asked(search.args)
+    # requests are divided among schedulers, and tokens are whole pages
+    reached = {"max_running_requests": plan.effective_max_running_requests, "max_total_tokens": plan.kv_tokens}
+    least = {
+        "max_running_requests": (plan.requested or 0) // plan.schedulers * plan.schedulers,
+        "max_total_tokens": (given.size("max_total_tokens") or 0) - given.at_least_one("page_size") + 1,
+    }
+    return {option: reached[option] for option in asked if plan.fits and reached[option] < least[option]}
+
+
+def _doubt(plan: Plan, unsure: Collection[int]) -> str:
+    """Return why a plan that says no is not certain, or ''."""
+    if unsure:
+        return _untold(sorted(unsure))
+    # weights count as they are on disk, whatever else is not understood
+    if plan.failing_stage == "weights" and not any("'offload_group_size'" in reason for reason in plan.unknown):
+        return ""
+    if plan.unknown:
+        return plan.unknown[0]
+    return "" if OLDEST <= rules_of(plan.version).version <= NEWEST else f"SGLang {plan.version} was not read"
+
+
+def _untold(gpus: Sequence[int]) -> str:
+    return f"nobody tells how much of GPU {', '.join(map(str, gpus))} its running launch holds"
+
+
 def _judged(
-    search: Search, plan: Plan, told: Mapping[str, Any], accepted: Collection[str]
+    search: Search, plan: Plan, told: Mapping[str, Any], asked: Mapping[str, str], used: Sequence[str], doubt: str
 ) -> tuple[list[str], list[str]]:
-    """Return what is to be refused and what is to be told."""
-    asked = search.written.get("max_running_requests")
-    short = bool(
-        plan.fits
-        and asked
-        and plan.requested is not None
-        and plan.effective_max_running_requests < plan.requested
-        and not {asked, "max_running_requests"} & {*accepted}
-    )
+    """Return what is to be refused and what is to be told.
+
+    `asked` has those of LIMITS that must be reached, as they are written; `used` is what others hold of the GPUs.
+    """
+    short = _short(plan, search, asked)
     if plan.fits is None:
-        return [], [plan.verdict, *told["notes"]]
+        return [], [plan.verdict]
     if plan.fits and not short:
-        return [], [*([plan.verdict] if "but" in plan.verdict else []), *told["notes"]]
-    levers = [
+        return [], [plan.verdict] if "but" in plan.verdict else []
+    steps = [
         f"delete '{one['option']}' ({one['costs']})"
         if one["value"] is None
         else f"set '{one['option']}' to {one['value']} ({one['costs']})"
         for one in told["levers"][:SHOWN]
     ]
-    if short:
-        levers.append(f"set '{asked}' to {plan.effective_max_running_requests}, which is what it comes to")
-    text = f"{plan.verdict}: {', or '.join(levers) or 'choose a smaller model, or GPUs with more memory'}"
+    steps += [f"set '{asked[option]}' to {reached}, which is what it comes to" for option, reached in short.items()]
+    steps += ["end what else uses the GPU"] if used else []
+    tokens = ["the cache has room for fewer than 'max_total_tokens'"] if "max_total_tokens" in short else []
+    why = "; ".join([plan.verdict, *tokens, *used])
+    text = f"{why}: {', or '.join(steps) or 'choose a smaller model, or GPUs with more memory'}"
     room = [replace(gpu, free_mib=1024 * gpu.free + EXACT * gpu.total_mib) for gpu in search.gpus]
     better = Search(search.shape, search.args, room, search.version, search.draft, search.measured).plan()
-    close = better.fits and (not short or better.effective_max_running_requests >= (plan.requested or 0))
-    if close:
-        return [], [f"{text}; that is closer than a plan is exact, so it is tried", *told["notes"]]
-    return [f"{text}, or {OVERRULE}"], list(told["notes"])
+    if better.fits and not _short(better, search, asked):
+        return [], [f"{text}; that is closer than a plan is exact, so it is tried"]
+    if doubt:
+        return [], [f"{text}; it is tried all the same, since {doubt}"]
+    return [f"{text}, or {OVERRULE}"], []
 
 
-def _others(plan: Plan) -> list[str]:
-    return [
-        f"GPU of rank {rank} has {gpu.parts['others']:.1f} GiB in use by others, which are left alone"
-        for rank, gpu in enumerate(plan.gpus)
-        if gpu.parts["others"] * 1024 > planning.IN_USE
-    ]
-
-
-def _of_host(resolved: Mapping[str, Any], plan: Plan, cgroup: str) -> tuple[list[str], list[str]]:
+def _of_host(resolved: Mapping[str, Any], search: Search, plan: Plan, cgroup: str) -> tuple[list[str], list[str]]:
     ranks, cache = len(plan.gpus), max(gpu.parts["cache"] for gpu in plan.gpus)
-    weights = plan.weights_gib + float(resolved.get("cpu_offload_gb") or 0)
+    whole = search.planned(cpu_offload_gb=None)
+    weights = whole.weights_gib if whole else plan.weights_gib
     problem = host_memory.problem(resolved, ranks, cache, weights)
     own = host_memory.held(cgroup) if cgroup else 0.0
     return [problem] if problem else [], host_memory.warnings(resolved, ranks, cache, weights, own)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import gpu
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_plan import DRIVER_SHARE
+from ansible_collections.gpuops.sglang.plugins.module_utils.planning import IN_USE
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
 Held = dict[int, float]  # index of a GPU -> MiB
@@ -23,7 +25,8 @@ class Room:
     def __init__(self, state: Path) -> None:
         self.cards = {one.index: one for one in gpu.cards()}
         self.free = {index: one.free for index, one in self.cards.items()}
-        self.held = _held(state, self.cards)
+        self.held, self.unsure = _held(state, self.cards)
+        self.taken: set[int] = set()  # of which it is planned and not seen what is free
 
     def release(self, instance: str) -> None:
         """Count as free what an instance holds that is going to be stopped."""
@@ -34,23 +37,33 @@ class Room:
         """Count as taken what a launch will hold."""
         for index, size in sizes.items():
             self.free[index] = max(0.0, self.free[index] - size)
+            self.taken.add(index)
 
     def records(self, indices: Sequence[int]) -> list[dict[str, object]]:
-        """Return GPUs as planning.Question takes them."""
+        """Return GPUs as planning.Question takes them; ValueError for one that is not there."""
+        lacking = [str(index) for index in indices if index not in self.cards]
+        if lacking:
+            there = ", ".join(map(str, self.cards))
+            raise ValueError(f"nvidia-smi tells of no GPU {', '.join(lacking)} on this host: it has {there}")
         return [
             {
                 "name": self.cards[index].name,
                 "memory_total_mib": self.cards[index].total,
                 "memory_free_mib": self.free[index],
+                "note": self._note(index),
             }
             for index in indices
         ]
 
+    def _note(self, index: int) -> str:
+        used = self.cards[index].total - self.free[index]
+        return f"GPU {index} has {used / 1024:.1f} GiB in use by others, which are left alone" if used > IN_USE else ""
 
-def _held(state: Path, cards: Mapping[int, gpu.GpuMemory]) -> dict[str, Held]:
-    """Return what each running instance of this host holds."""
+
+def _held(state: Path, cards: Mapping[int, gpu.GpuMemory]) -> tuple[dict[str, Held], dict[str, set[int]]]:
+    """Return what each running instance of this host holds, and the GPUs of which nobody tells its part."""
     if not cards or not systemd.is_here():
-        return {}
+        return {}, {}
     identities = {name: systemd.identity(name) for name in systemd.installed_instances()}
     running = {name: one for name, one in identities.items() if one.main_pid}
     held: dict[str, Held] = {name: {} for name in running}
@@ -64,22 +77,33 @@ def _held(state: Path, cards: Mapping[int, gpu.GpuMemory]) -> dict[str, Held]:
                 told.add((name, one.gpu))
                 held[name][one.gpu] = held[name].get(one.gpu, 0.0) + one.memory
     # in a container the driver may tell of no process, or not what it holds
-    for name in running:
-        planned = _planned(state, name, cards)
-        for index in planned:
-            others = [other for other in running if other != name and index in _planned(state, other, cards)]
-            size = planned[index] or (0.0 if others else unexplained[index])
-            if (name, index) not in told and min(size, unexplained[index]) > 0:
-                held[name][index] = min(size, unexplained[index])
-                unexplained[index] -= held[name][index]
-    return held
+    hidden = [(name, *one) for name in running for one in _planned(state, name, cards) if (name, one[0]) not in told]
+    unsure: dict[str, set[int]] = {}
+    for name, index, planned, most in hidden:
+        shared = any(other != name and where == index for other, where, _planned, _most in hidden)
+        if shared and planned is None:
+            unsure.setdefault(name, set()).add(index)
+            continue
+        size = min(planned if shared and planned is not None else most, unexplained[index])
+        if size > 0:
+            held[name][index] = size
+            unexplained[index] -= size
+    return held, unsure
 
 
-def _planned(state: Path, instance: str, cards: Iterable[int]) -> Held:
-    """Return the GPUs of the launch that is there, and what it was planned to hold; 0 where nothing was planned."""
+def _planned(state: Path, instance: str, cards: Iterable[int]) -> list[tuple[int, float | None, float]]:
+    """Return the GPUs of the launch that is there, MiB that it was planned to hold, and that it may hold at most.
+
+    Without a plan these are all that the launch sees, with None and no limit.
+    """
     try:
         record = launches.record_of(state, instance)
     except (Refused, OSError):
-        return {}
-    planned = (record.get("plan") or {}).get("held_mib") or {}
-    return {index: float(planned.get(str(index), 0.0)) for index in record.get("gpus") or cards if index in cards}
+        return []
+    plan = record.get("plan") or {}
+    held, most = plan.get("held_mib"), plan.get("most_mib") or {}
+    if not held:
+        return [(index, None, math.inf) for index in record.get("gpus") or cards if index in cards]
+    return [
+        (int(index), float(size), float(most.get(index, size))) for index, size in held.items() if int(index) in cards
+    ]

@@ -154,7 +154,8 @@ def verify(state: Path, instance: str, wait: Wait, requests: Collection[str] = (
             stages={} if proved_before else _stages(launch, identity),
             memory=found.memory,
             measured={} if proved_before else _measured(launch, identity),
-            planned_kv_tokens=(record.get("plan") or {}).get("kv_tokens"),
+            # the plan in the record of a return is that of the launch that it returned to
+            planned_kv_tokens=None if record.get("again") else (record.get("plan") or {}).get("kv_tokens"),
         )
     )
 

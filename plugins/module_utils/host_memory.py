@@ -30,7 +30,9 @@ def needed(resolved: Mapping[str, Any], ranks: int, cache: float, weights: float
         parts["'cpu_offload_gb'"] = offload * ranks
     if resolved.get("enable_hierarchical_cache"):
         size, ratio = float(resolved.get("hicache_size") or 0), float(resolved.get("hicache_ratio") or 2.0)
-        name = "'hicache_size'" if size else f"'hicache_ratio' {ratio:g}"
+        if resolved.get("hicache_host_memory_fraction") is not None and not size:
+            ratio = 0.0  # since 0.5.21 a ratio that nobody asks for is lowered until it fits
+        name = "'hicache_size'" if size else f"'hicache_ratio' {ratio:g}" if ratio else "the hierarchical cache"
         parts[name] = (size * 1e9 / GIB if size else ratio * cache) * ranks + RESERVE
     told = ", ".join(f"{size:.1f} for {name}" for name, size in parts.items())
     return sum(parts.values()), told
@@ -78,8 +80,9 @@ def memory() -> tuple[float, float]:
     group = ROOT / "sys/fs/cgroup"
     try:  # of a container that sees the meminfo of its host
         limit = int((group / "memory.max").read_text()) / GIB
-        cached = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())["inactive_file"]
-        used = (int((group / "memory.current").read_text()) - int(cached)) / GIB
+        told_of = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        cached = int(told_of.get("inactive_file", 0)) + int(told_of.get("active_file", 0))
+        used = (int((group / "memory.current").read_text()) - cached) / GIB
     except (OSError, ValueError, KeyError):
         return total, free
     return min(total, limit), min(free, max(0.0, limit - used))

@@ -20,6 +20,12 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.model_shape import S
 HIGHEST = 0.95  # mem_fraction_static that is offered
 STEP = 0.005
 TENSOR = (1, 2, 4, 8, 16)
+LAYOUT = frozenset(("tp_size", "pp_size", "quantization"))
+# What an earlier launch took -> the changes after which it takes something else
+MEASURED_UNDER = {
+    "weights": LAYOUT,
+    "graphs": LAYOUT | {"chunked_prefill_size", "cuda_graph_max_bs_decode", "speculative_algorithm"},
+}
 AMPERE = re.compile(r"\b(A\d{1,4}[GX]?|RTX A\d+|30[5-9]0)\b")  # whose kernels do not know fp8_e4m3
 
 
@@ -61,7 +67,9 @@ class Search:
     ) -> None:  # fmt: skip
         self.shape, self.gpus, self.version, self.draft, self.measured = shape, gpus, version, draft, measured
         self.args = dict(args)
-        self.written = {ALIASES.get(_plain(name), _plain(name)): name for name in args}
+        self.written = {
+            ALIASES.get(_plain(name), _plain(name)): name for name, value in args.items() if value is not None
+        }
 
     def changed(self, **changes: Any) -> dict[str, Any]:
         """Return the arguments with `changes`, under the names of the newest release; None deletes one."""
@@ -72,9 +80,8 @@ class Search:
 
     def plan(self, **changes: Any) -> Plan:
         """Plan with `changes`; ValueError with one line where that is no valid launch."""
-        measured = self.measured
-        if measured and not {"tp_size", "pp_size", "quantization"}.isdisjoint(changes):
-            measured = {name: size for name, size in measured.items() if name == "context"}
+        stale = {part for part, options in MEASURED_UNDER.items() if not options.isdisjoint(changes)}
+        measured = {part: size for part, size in (self.measured or {}).items() if part not in stale}
         return plan(self.shape, self.changed(**changes), self.gpus, self.version, self.draft, measured)
 
     def planned(self, **changes: Any) -> Plan | None:

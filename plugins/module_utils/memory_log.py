@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.memory_settings import Asked
 
 RANK = re.compile(r"^\[[\d: -]{19}((?: [A-Z]+\d+)*)\]")
 # SGLang's GB are GiB (utils/common.py, get_available_gpu_memory)
@@ -25,7 +26,8 @@ POOLS = frozenset((
     "max_mamba_cache_size", "max_prefill_tokens", "max_running_requests", "max_total_tokens", "mem_fraction_static",
     "page_size", "swa_full_tokens_ratio",
 ))  # fmt: skip
-CONTEXT = (0.1, 8.0)  # GiB: outside of it something else has used the GPU meanwhile
+CONTEXT = (0.1, 3.0)  # GiB: outside of it something else has used the GPU meanwhile
+FAR = 0.25  # share by which weights may be off from the plan: more is something else, too
 
 
 def measured(lines: Iterable[str]) -> dict[str, float]:
@@ -62,27 +64,45 @@ def learned(
     """Return what the last good launch of the same version and model took, for memory.plan, and how far its plan was
     off, in a sentence; both may be empty.
     """
-    for verdict in reversed(launches.earlier_verdicts(state, instance)):
+    try:
+        verdicts = launches.earlier_verdicts(state, instance)
+    except OSError:  # a login that may not read it
+        return {}, []
+    for verdict in reversed(verdicts):
         try:
             record = launches.record(state, instance, verdict["launch"])
         except (Refused, KeyError):
             continue
         plan, took = record.get("plan") or {}, verdict.get("measured") or {}
-        if (plan.get("version"), record.get("model")) == (version, model):
-            return _usable(plan, took, record.get("args") or {}, args), _off(plan, verdict)
+        # the plan of a return is that of the launch that it returned to, when other things were free
+        if not record.get("again") and (plan.get("version"), record.get("model")) == (version, model):
+            before, now = ({**Asked(one).args, "device": None} for one in (record.get("args") or {}, args))
+            differ = {name for name in {*before, *now} if before.get(name) != now.get(name)}
+            if plan.get("model_bytes") != model_bytes(Path(model)):
+                differ.add("model")
+            return _usable(plan, took, differ, bool(now.get("cpu_offload_gb"))), _off(plan, verdict)
     return {}, []
 
 
+def model_bytes(folder: Path) -> int:
+    """Return the size of all files of a model, which tells one from another under the same path; 0 if not told."""
+    try:
+        return sum(file.stat().st_size for file in folder.iterdir())
+    except OSError:
+        return 0
+
+
 def _usable(
-    plan: Mapping[str, Any], took: Mapping[str, float], before: Mapping[str, Any], now: Mapping[str, Any]
+    plan: Mapping[str, Any], took: Mapping[str, float], differ: Collection[str], offloads: bool
 ) -> dict[str, float]:
     usable = {}
     if "before" in took and plan.get("free_gib"):
         context = plan["free_gib"] - took["before"]
         usable = {"context": context} if CONTEXT[0] < context < CONTEXT[1] else {}
-    differ = {name for name in {*before, *now} if before.get(name) != now.get(name)}
-    if differ <= POOLS:
-        usable.update({name: took[name] for name in ("weights",) if name in took})
+    planned, weights = plan.get("weights_gib"), took.get("weights")
+    # what is offloaded is not in it, and a plan takes that off by itself
+    if weights and planned and abs(weights / planned - 1) < FAR and POOLS.issuperset(differ) and not offloads:
+        usable["weights"] = weights
     if not differ and "graphs" in took:
         usable["graphs"] = took["graphs"]
     return usable

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ SURE = ("others", "context", "weights")  # parts that do not depend on what is n
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be planned; `gpus` are records of name, memory_total_mib, memory_free_mib and count.
+    """What is to be planned; `gpus` are records of name, memory_total_mib, memory_free_mib, count and a note.
 
     Without them it is for the GPUs of this host, or those of `indices`.
     """
@@ -58,8 +59,21 @@ def answer(question: Question) -> dict[str, Any]:
 
     host.Refused where nvidia-smi hangs.
     """
-    search, notes = read(question)
-    return told(search, question.wanted, [*question.notes, *notes])
+    with understood(question.model):
+        search, notes = read(question)
+        return told(search, question.wanted, [*question.notes, *notes])
+
+
+@contextlib.contextmanager
+def understood(model: Path) -> Iterator[None]:
+    """Turn what a plan stumbles over into ValueError with one line: anything may stand in a model's files."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(
+            f"{model} has a value that no plan can be made of ({what}): compare its config.json"
+        ) from error
 
 
 def read(question: Question) -> tuple[Search, list[str]]:
@@ -190,11 +204,12 @@ def _read(model: Path, assume_complete: bool) -> Shape:
 def _gpus(question: Question) -> tuple[list[Gpu], list[str]]:
     """Return the cards to plan for, and for each what is to be known about it, or an empty text."""
     if question.gpus:
-        return [one for asked in question.gpus for one in _named(asked)], []
+        named = [(one, str(asked.get("note") or "")) for asked in question.gpus for one in _named(asked)]
+        return [one for one, _note in named], [note for _one, note in named]
     own = {one.index: one for one in gpu.cards()}
     if not own:
-        named = 'name the cards to plan for in \'gpus\', e.g. [{"name": "H200", "count": 2}]'
-        raise ValueError(f"nvidia-smi tells of no GPU on this host: {named}")
+        cards = 'name the cards to plan for in \'gpus\', e.g. [{"name": "H200", "count": 2}]'
+        raise ValueError(f"nvidia-smi tells of no GPU on this host: {cards}")
     lacking = [str(index) for index in question.indices if index not in own]
     if lacking:
         there = ", ".join(map(str, own))
@@ -216,8 +231,8 @@ def _named(asked: Mapping[str, Any]) -> list[Gpu]:
     count = 1 if count is None else int(count)
     if not 1 <= count <= MOST_CARDS:
         raise ValueError(f"'count' of {name} is {count}: it must be from 1 to {MOST_CARDS}")
-    for option, size in (("memory_total_mib", total), ("memory_free_mib", free)):
-        if size is not None and not (math.isfinite(size) and size > 0):
+    for option, size, least in (("memory_total_mib", total, 1), ("memory_free_mib", free, 0)):
+        if size is not None and not (math.isfinite(size) and size >= least):
             raise ValueError(f"'{option}' of {name} is {size:g}: give MiB, as nvidia-smi tells them")
     known = find(name)
     one = card(name) if total is None else Gpu(known.name if known else name, total)

@@ -1085,3 +1085,10 @@ def test_the_gpus_are_looked_at_for_each_user_of_one(deployment: Deployment, mon
     assert health.gpu_faults(deployment.state, ["c", "gone"]) == [] and users == []
     found = health.gpu_faults(deployment.state, [*records, "gone"])
     assert found == ["the driver", "a device for u", "a device for v"] and users == ["u", "v"]
+
+
+def test_the_plan_of_what_was_returned_to_is_not_that_of_the_return(deployment: Deployment) -> None:
+    deployment.record["plan"] = {"kv_tokens": 753000}
+    assert deployment.verify()["planned_kv_tokens"] == 753000
+    deployment.record["again"] = "L0"
+    assert deployment.verify()["planned_kv_tokens"] is None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.sglang.plugins.module_utils.levers import Lever, Wanted, levers
+from ansible_collections.gpuops.sglang.plugins.module_utils.levers import Lever, Search, Wanted, levers
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory import plan
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_plan import Gpu
 from ansible_collections.gpuops.sglang.plugins.module_utils.model_shape import shape_of
@@ -143,3 +143,16 @@ def test_what_is_given_stays() -> None:
     found = propose(shape(HYBRID), [Gpu("NVIDIA RTX A6000", 49140)] * 4, "0.5.23", 32768, 8, {"tp": 4, **EAGLE})
     assert found is not None
     assert (found[0]["tp_size"], found[0]["speculative_algorithm"]) == (4, "EAGLE")
+
+
+def test_what_was_measured_counts_for_changes_that_leave_it_as_it_is() -> None:
+    measured = {"context": 1.5, "weights": 20.0, "graphs": 9.0}
+    search = Search(shape("qwen3-8b"), {}, H200, "0.5.11", None, measured)
+
+    def parts(**changes: Any) -> list[bool]:
+        found = search.plan(**changes).gpus[0].parts
+        return [found[name] == pytest.approx(size) for name, size in measured.items()]
+
+    assert parts() == parts(mem_fraction_static=0.7) == [True, True, True]
+    assert parts(cuda_graph_max_bs_decode=8) == parts(chunked_prefill_size=2048) == [True, True, False]
+    assert parts(quantization="fp8") == [True, False, False]
