@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,17 @@ CONTAINERS = [129, 130]
 ENTRIES = ["quick", "strict"]
 WAYS = ["ssh", *ENTRIES]
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key.pub"
+# one login on the node for each user serves all that this process asks there
+CONTROL = tempfile.TemporaryDirectory(prefix="pct")
+SSH = ["ssh", "-F", str(LAB / "ssh/config"), "-o", "ControlMaster=auto", "-o", "ControlPersist=60",
+       "-o", f"ControlPath={CONTROL.name}/%C"]  # fmt: skip
 
 init_plugin_loader([str(Path(__file__).resolve().parents[2] / ".dev")])
 
 
 def on_node(*argv: str, stdin: bytes | None = None) -> str:
     """What `argv` prints on the node; its words are joined by spaces for the node's shell."""
-    ssh = ["ssh", "-F", str(LAB / "ssh/config"), "kpro5", *argv]
-    return subprocess.run(ssh, input=stdin, stdout=subprocess.PIPE, check=True).stdout.decode()
+    return subprocess.run([*SSH, "kpro5", *argv], input=stdin, stdout=subprocess.PIPE, check=True).stdout.decode()
 
 
 def variables(**changes: object) -> dict[str, object]:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from connections import LAB, SSH
 
 PROJECT = Path(__file__).parents[2]
-LAB = Path(os.environ.get("GPUOPS_LAB_DIR", "/var/lib/gpuops-lab"))
 MARK = "container of the pct_container_info test"
 SCRATCH = "/root/pct-container-info"
 STARTS = f"{SCRATCH}/starts"
@@ -82,8 +82,7 @@ class Answer:
 
 
 def on_node(command: str, stdin: str = "") -> str:
-    ssh = ["ssh", "-F", LAB / "ssh/config", "kpro5", command]
-    return subprocess.run(ssh, input=stdin, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return subprocess.run([*SSH, "kpro5", command], input=stdin, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def ask(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible import module_utils
-from connections import CONTAINERS, LAB, on_node
+from connections import CONTAINERS, SSH, on_node
 from playbook_runs import PROJECT, begin, eventually
 
 VMID = 197
@@ -50,7 +50,7 @@ def on_the_node() -> Iterator[None]:
 
 def run(*argv: str, vmid: int = VMID, login: str = "root", check: bool = False, **asked: Any) -> dict[str, Any]:
     """What the module returns."""
-    ssh = ["ssh", "-F", str(LAB / "ssh/config"), "-l", login, "kpro5", "python3", "-B", f"{FOLDER}/main.py"]
+    ssh = [*SSH, "-l", login, "kpro5", "python3", "-B", f"{FOLDER}/main.py"]
     arguments = {"vmid": vmid, "argv": argv, "_ansible_check_mode": check, **asked}
     done = subprocess.run(ssh, input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}).encode(), stdout=subprocess.PIPE)
     result: dict[str, Any] = json.loads(done.stdout)
