@@ -62,9 +62,23 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "libcuda.so.1").symlink_to(file.name)
     (folder / "libnvidia-ml.so.580.159.04").touch()
     (folder / "libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.580.159.04")
-    for place in (folder, *folder.parents[:2]):
-        place.chmod(0o755)
+    _let_others_in(folder)
     return file
+
+
+def _let_others_in(folder: Path) -> None:
+    """pytest's folders are closed to other users, and it makes one more for each of several processes."""
+    for place in (folder, *folder.parents):
+        if place.stat().st_mode & 0o001:
+            break
+        place.chmod(0o755)
+
+
+@pytest.fixture
+def open_path(tmp_path: Path) -> Path:
+    """A folder that other users may enter."""
+    _let_others_in(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture

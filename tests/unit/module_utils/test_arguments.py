@@ -204,7 +204,7 @@ def test_a_mapping_is_refused_or_read_by_argparse_as_it_is_read_back() -> None:
     names = sorted({option_name(flag) for version in VERSIONS for flag in schema_of(version)} - {"lora_paths"})
     mappings = st.dictionaries(st.sampled_from(names) | word, anything, max_size=6)
 
-    @settings(max_examples=2000)
+    @settings(max_examples=500)
     @given(st.sampled_from(sorted(releases())), mappings)
     def check(version: str, args: dict[str, Any]) -> None:
         schema = schema_of(version)

@@ -116,10 +116,8 @@ def test_what_opening_says(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_another_user_tries(loaded: Path, tmp_path: Path) -> None:
-    for place in (tmp_path, *tmp_path.parents[:2]):
-        place.chmod(0o755)
-    closed = tmp_path / "closed"
+def test_another_user_tries(loaded: Path, open_path: Path) -> None:
+    closed = open_path / "closed"
     closed.touch(0o600)
     lines, error = told("nobody", 20, "open", "/dev/null", str(closed))
     assert ([line["result"] for line in lines], error) == (["opens", "EACCES"], None)
