@@ -1,19 +1,59 @@
 # Copyright (c) 2026, gpuops contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The lab as the tests find it and leave it."""
+"""The lab as the tests find it and leave it.
+
+Two processes share the tests (pytest --numprocesses 2). One has those that change the server of container 130 or want
+both containers as they were deployed; the other has the rest, for which container 129 serves throughout.
+"""
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterator
 
 import connections  # noqa: F401 - brings Ansible's finder of collections, which must be before the first import of one
 import pytest
 from pct_backend import container
 from playbook_runs import deploy
+from servers import UNIT
 from standin import HOME, SERVERS, asked, is_proved
-from test_deploy import UNIT
 from testinfra.host import Host
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+
+from paths import RUN  # isort: skip
+
+OF_SERVERS = ("tests/lab/test_deploy.py", "tests/lab/test_health.py", "tests/lab/test_launch.py")
+IN_BOTH_CONTAINERS = ("test_connection_pct", "test_core_versions", "test_pct_container_info", "test_pct_exec")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """The stand-in comes last, so that the real server is started again once."""
+    items.sort(key=lambda item: "standin" in item.fixturenames)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    return Processes(config, log)
+
+
+class Processes(LoadScopeScheduling):
+    """Which tests come one after the other in one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "servers" if nodeid.startswith(OF_SERVERS) else "rest"
+
+
+@pytest.fixture(autouse=True)
+def _other_process(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Container 130 is not stopped while the other process runs a test that enters it."""
+    stops = request.node.get_closest_marker("stops_a_container")
+    if not stops and request.module.__name__ not in IN_BOTH_CONTAINERS:
+        yield
+        return
+    with (RUN / "tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if stops else fcntl.LOCK_SH)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -24,10 +64,18 @@ def deployed() -> None:
 
 
 @pytest.fixture(scope="session")
+def ct129() -> Host:
+    """The container whose server serves what the inventory asks for, whatever is refused."""
+    run = deploy("-l", "ct129")
+    assert run.status == 0, run
+    return container(129)
+
+
+@pytest.fixture(scope="session")
 def restored(deployed: None) -> Iterator[None]:
     """What tests changed is as the inventory asks when they are done."""
     yield
-    run = deploy("-l", "kpro5")
+    run = deploy("-l", "ct130")
     assert run.status == 0, run
 
 
@@ -37,16 +85,8 @@ def ct130(restored: None) -> Host:
     return container(130)
 
 
-@pytest.fixture(scope="module")
-def real_again(restored: None) -> Iterator[None]:
-    """What follows finds a real server in container 130."""
-    yield
-    run = deploy("-l", "ct130")
-    assert run.status == 0, run
-
-
 @pytest.fixture
-def standin(ct130: Host, real_again: None) -> Iterator[Host]:
+def standin(ct130: Host) -> Iterator[Host]:
     """The container with the stand-in in place of SGLang."""
     ct130.run("rm -f %s/standin-next", HOME)
     if not (SERVERS in ct130.run("cat /etc/systemd/system/%s", UNIT).stdout and is_proved(ct130)):

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from playbook_runs import deploy, lab_instances
-from test_deploy import UNIT, launch, serves
+from servers import UNIT, launch, serves
 from testinfra.host import Host
 
 SERVERS = "/srv/lab/standins/server"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import uuid
 
 import pytest
 from pct_backend import container
@@ -16,28 +15,16 @@ from playbook_runs import (
     Run,
     deploy,
     environment,
-    interrupted,
     lab_instances,
-    lab_profile,
     with_args,
 )
+from servers import GET, launch, main_pid, serves
+from standin import record
 from testinfra.host import Host
 
-UNIT = "sglang-tiny.service"
-GET = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())"
-
-
-def main_pid(host: Host) -> int:
-    return int(host.check_output("systemctl show --property=MainPID --value %s", UNIT))
-
-
-def serves(host: Host) -> bool:
-    return host.run("python3 -c %s http://127.0.0.1:30000/health", GET).rc == 0
-
-
-def launch(host: Host) -> str:
-    answer = json.loads(host.check_output("python3 -c %s http://127.0.0.1:30000/model_info", GET))
-    return str(answer["weight_version"])
+# SGLang finds out only while it loads: these kernels need a GPU
+FAILING = with_args(attention_backend="fa3")
+TOLD = ("the server ended while ", "Next: ", "Now: the service is ", "journalctl GPUOPS_LAUNCH=", "Serving now: what ")
 
 
 def test_a_second_run_changes_nothing_and_shows_what_serves(deployed: None) -> None:
@@ -109,6 +96,42 @@ def test_check_mode_of_another_release_installs_nothing(deployed: None) -> None:
 
 
 @pytest.mark.slow
+def test_a_full_disk_is_said_and_the_next_run_repairs(ct130: Host) -> None:
+    ct130.check_output("mkdir -p /mnt/small && mount -t tmpfs -o size=64k tmpfs /mnt/small")
+    try:
+        before = main_pid(ct130)
+        ct130.run("dd if=/dev/zero of=/mnt/small/filler bs=1k")
+        run = deploy("-l", "ct130", extra={"sglang_server_state_dir": "/mnt/small"})
+        assert run.status != 0
+        assert "No space left on device" in run.output and "/mnt/small" in run.output, run
+        assert "Traceback" not in run.output
+        assert main_pid(ct130) == before, "the running server was touched"
+        run = deploy("-l", "ct130", extra={"sglang_install_root": "/mnt/small"})
+        assert run.status != 0
+        assert "/mnt/small" in run.output and "Traceback" not in run.output, run
+        assert main_pid(ct130) == before, "the running server was touched"
+    finally:
+        ct130.check_output("umount /mnt/small")
+    again = deploy("-l", "ct130")
+    assert again.status == 0 and again.count("ct130", "changed") == 0, again
+
+
+@pytest.mark.slow
+def test_a_failed_launch_returns_to_what_served(ct130: Host) -> None:
+    before = launch(ct130)
+    origin = record(ct130).get("again") or before
+    failed = deploy("-l", "ct130", extra=FAILING)
+    assert failed.status != 0
+    (error,) = failed.errors
+    assert "instance 'tiny', launch " in error and all(part in failed.output for part in TOLD), failed
+    assert serves(ct130)
+    assert record(ct130)["again"] == origin and launch(ct130) != before
+    # what serves is what the inventory asks for
+    again = deploy("-l", "ct130")
+    assert again.status == 0 and again.count("ct130", "changed") == 0, again
+
+
+@pytest.mark.slow
 def test_a_changed_argument_is_in_effect_and_a_stale_server_is_not_believed(ct130: Host) -> None:
     before = launch(ct130)
     run = deploy("-l", "ct130", "--diff", extra=with_args(max_running_requests=4))
@@ -150,38 +173,3 @@ def test_what_a_server_writes_leads_root_nowhere(ct130: Host) -> None:
     )
     assert asked.rc != 0
     assert ct130.file("/var/lib/sglang/tiny/launches").is_directory
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_said_and_the_next_run_repairs(ct130: Host) -> None:
-    assert deploy("-l", "ct130").status == 0
-    ct130.check_output("mkdir -p /mnt/small && mount -t tmpfs -o size=64k tmpfs /mnt/small")
-    try:
-        before = main_pid(ct130)
-        ct130.run("dd if=/dev/zero of=/mnt/small/filler bs=1k")
-        run = deploy("-l", "ct130", extra={"sglang_server_state_dir": "/mnt/small"})
-        assert run.status != 0
-        assert "No space left on device" in run.output and "/mnt/small" in run.output, run
-        assert "Traceback" not in run.output
-        assert main_pid(ct130) == before, "the running server was touched"
-        run = deploy("-l", "ct130", extra={"sglang_install_root": "/mnt/small"})
-        assert run.status != 0
-        assert "/mnt/small" in run.output and "Traceback" not in run.output, run
-        assert main_pid(ct130) == before, "the running server was touched"
-    finally:
-        ct130.check_output("umount /mnt/small")
-    again = deploy("-l", "ct130")
-    assert again.status == 0 and again.count("ct130", "changed") == 0, again
-
-
-@pytest.mark.slow
-def test_an_interrupted_installation_on_a_bare_host_is_repaired(deployed: None) -> None:
-    # an override for a package that nothing asks for makes a release of its own
-    overrides = [*lab_profile()["sglang_install_overrides"], f"unasked-{uuid.uuid4().hex[:8]} ; python_version < '3'"]
-    asked = {"sglang_install_overrides": overrides}
-    run = interrupted("Install SGLang", 8, "-l", "rental", extra=asked)
-    assert run.status != 0, run
-    again = deploy("-l", "rental", extra=asked)
-    assert again.status == 0 and again.count("rental", "changed") > 0, again
-    more = deploy("-l", "rental", extra=asked)
-    assert more.status == 0 and more.count("rental", "changed") == 0, more

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from playbook_runs import Run, deploy
+from servers import UNIT, launch, main_pid
 from standin import SERVERS, asked, converges, launch_in_unit
-from test_deploy import UNIT, launch, main_pid
 from testinfra.host import Host
 
 pytestmark = pytest.mark.slow

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A deployment that can not lie and that nothing leaves half done, with the stand-in server on real systemd.
 
-What a real SGLang does is told by test_rollback.py and test_deploy.py; here are the many repetitions.
+What a real SGLang does is told by test_deploy.py; here are the many repetitions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,9 @@ from typing import Any
 import pytest
 from pct_backend import container
 from playbook_runs import PLAYBOOK, PROJECT, begin, deploy, environment, eventually, interrupted
+from servers import GET, UNIT, launch, main_pid, serves
 from standin import (
+    HOME,
     INSTANCE,
     LAUNCHES,
     RESTART,
@@ -33,7 +34,6 @@ from standin import (
     next_start,
     record,
 )
-from test_deploy import GET, UNIT, launch, main_pid, serves
 from testinfra.host import Host
 
 pytestmark = pytest.mark.slow
@@ -180,6 +180,7 @@ def ssh_cut(process: subprocess.Popen[str]) -> bool:
     return False
 
 
+@pytest.mark.stops_a_container
 def test_a_container_that_is_stopped_in_the_middle(standin: Host) -> None:
     next_start(standin, LOAD_SECONDS=10)
     process = begin("-l", "ct130", extra={**asked(), **RESTART})
@@ -194,7 +195,7 @@ def test_a_container_that_is_stopped_in_the_middle(standin: Host) -> None:
 
 
 def test_two_deployments_at_once(standin: Host) -> None:
-    next_start(standin, LOAD_SECONDS=8)
+    next_start(standin, LOAD_SECONDS=25)
     first = begin("-l", "ct130", extra={**asked(), **RESTART})
     before = launch(standin)
     assert eventually(lambda: launch_in_unit(standin) != before, 60)
@@ -276,8 +277,8 @@ def test_a_deployment_replaces_a_server_that_hangs(standin: Host) -> None:
 def test_a_configuration_error_is_not_tried_again_and_again(standin: Host) -> None:
     next_start(standin, FAULT="exit:2")
     standin.run("systemctl restart %s", UNIT)
+    # while it waits for another start a unit is 'activating'
     assert eventually(lambda: standin.run("systemctl is-failed %s", UNIT).stdout.strip() == "failed", 30)
-    time.sleep(15)  # longer than systemd waits before it starts again
     assert standin.check_output("systemctl show --property=NRestarts --value %s", UNIT) == "0"
     converges(standin)
 
@@ -309,6 +310,7 @@ def test_the_server_comes_back_after_kill_9(standin: Host) -> None:
     assert again.status == 0 and again.count("ct130", "changed") == 0, again
 
 
+@pytest.mark.stops_a_container
 def test_the_server_comes_back_with_its_container(standin: Host) -> None:
     for action in ("stop", "start"):
         done = standin.backend.run_ssh(f"pct {action} 130")
@@ -342,8 +344,9 @@ def test_an_interrupted_look_changes_nothing(standin: Host) -> None:
 
 def test_a_first_launch_that_fails_leaves_nothing_to_return_to(standin: Host) -> None:
     assert on_node("state=absent", "names=tiny")["changed"]
-    # the stand-in reads this in its home, which the failing launch will make
-    run = deploy("-l", "ct130", extra=asked(env={**INSTANCE["env"], "STANDIN_FAULT": "dies_loading"}))
+    standin.check_output("mkdir -p %s", HOME)
+    next_start(standin, FAULT="dies_loading")
+    run = deploy("-l", "ct130", extra=asked())
     assert run.status != 0 and "the server ended while loading weights" in run.output, run
     assert "Serving now: nothing that was proved; there is no earlier launch to return to" in run.output, run
     assert not serves(standin)
@@ -417,7 +420,7 @@ def test_a_forgotten_process_on_the_gpu_is_named_before_anything_is_stopped(gpu:
 
 
 def test_progress_is_shown_line_by_line(standin: Host) -> None:
-    next_start(standin, LOAD_SECONDS=25, SHARDS=10)
+    next_start(standin, LOAD_SECONDS=15, SHARDS=10)
     run = deploy("-l", "ct130", extra={**asked(), **RESTART})
     assert run.status == 0, run
     shown = [line for line in run.output.splitlines() if line.startswith("ct130 | tiny: ")]

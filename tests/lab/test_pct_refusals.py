@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.connection import ConnectionBase
-from connections import ENTRIES, LAB, connect, on_node
+from connections import ENTRIES, LAB, SSH, connect, on_node
 
 VMID = 191
 CONF = f"/etc/pve/lxc/{VMID}.conf"
@@ -123,21 +124,28 @@ def test_a_number_that_is_none() -> None:
     assert failure(to(99, "quick")).startswith("there is no container 99 on kpro5")
 
 
+RENTAL = {"ansible_host": "10.98.0.40", "ansible_port": 2222, "pct_node": "rental"}
+
+
 def test_a_cluster_file_system_that_is_down() -> None:
-    on_node("mkdir -p /run/empty; mount --bind /run/empty /etc/pve")
+    # all that is left of it on a node is the folder; on another host, because others are at work on the node
+    rental = [*SSH, "rental"]
+    subprocess.run([*rental, "mkdir /etc/pve"], check=True)
     try:
-        down = failure(to(VMID, "quick"))
+        down = failure(to(VMID, "quick", **RENTAL))
     finally:
-        on_node("umount /etc/pve")
-    assert down == f"{HERE}: the cluster file system of kpro5 is down: see 'systemctl status pve-cluster' on kpro5"
+        subprocess.run([*rental, "rmdir /etc/pve"], check=True)
+    assert down == (
+        f"container {VMID} on rental: the cluster file system of rental is down:"
+        " see 'systemctl status pve-cluster' on rental"
+    )
 
 
 def test_a_host_that_is_no_node() -> None:
-    rental = {"ansible_host": "10.98.0.40", "ansible_port": 2222, "pct_node": "rental"}
-    assert failure(to(129, "quick", **rental)).startswith(
+    assert failure(to(129, "quick", **RENTAL)).startswith(
         "container 129 on rental: rental is no Proxmox VE node (no /etc/pve): check that 10.98.0.40 is the node"
     )
-    assert failure(to(129, "strict", **rental)).startswith("container 129 on rental: rental has no /usr/sbin/pct:")
+    assert failure(to(129, "strict", **RENTAL)).startswith("container 129 on rental: rental has no /usr/sbin/pct:")
 
 
 def test_a_node_without_pct() -> None:

@@ -24,6 +24,7 @@ from connections import enter
 from pct_backend import container
 from playbook_runs import Run, deploy, lab_instances, with_args
 from preflight_cases import CASES, MODEL, SHARE, SPECULATION, args_of, in_container, put_model, reports
+from testinfra.host import Host
 
 TINY = lab_instances()[0]
 MODEL_CONFIG = Path(__file__).with_name("hybrid_config.json")
@@ -56,7 +57,7 @@ FRACTION = {"0.5.9": 0.779, "0.5.11": 0.759, "0.5.14": 0.798, "0.5.18": 0.793, "
         ("0.5.23", CHOOSING),
     ],
 )
-def test_a_hybrid_model_with_speculation(deployed: None, version: str, expected: dict[str, Any]) -> None:
+def test_a_hybrid_model_with_speculation(ct129: Host, version: str, expected: dict[str, Any]) -> None:
     options, answers = reports(version)
     schema = Options(options, version)
     for case in CASES:
@@ -142,7 +143,7 @@ def process() -> str:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_deployment_is_refused_while_the_old_server_serves(deployed: None, models: None, case: str) -> None:
+def test_a_deployment_is_refused_while_the_old_server_serves(ct129: Host, models: None, case: str) -> None:
     extra, said = REFUSED[case]
     before = process()
     run = deploy("-l", "ct129", extra=extra)
@@ -154,7 +155,7 @@ def test_a_deployment_is_refused_while_the_old_server_serves(deployed: None, mod
 
 
 @pytest.fixture
-def card(deployed: None) -> Iterator[None]:
+def card(ct129: Host) -> Iterator[None]:
     """A GPU that nvidia-smi tells of in container 129."""
     in_container("cp", "/srv/lab/standins/cuda/nvidia-smi", "/usr/local/bin/")
     yield
@@ -184,7 +185,7 @@ def answers(run: Run) -> dict[str, list[str]]:
     return {row[2]: row for row in (re.split(r" {2,}", line.strip()) for line in lines) if row[0] == "ct129"}
 
 
-def test_the_playbook_shows_each_option_and_asks_again_only_after_a_change(deployed: None) -> None:
+def test_the_playbook_shows_each_option_and_asks_again_only_after_a_change(ct129: Host) -> None:
     args = {"tp_size": 2, "attn_dp_size": 2, "schedule_conservativeness": 1.0}
     refused = deploy("-l", "ct129", playbook="playbooks/preflight.yml", extra=with_args(**args))
     assert refused.status != 0
@@ -238,7 +239,7 @@ def processes() -> Iterator[list[str]]:
     thread.join()
 
 
-def test_a_planted_secret_is_nowhere(deployed: None, processes: list[str], tmp_path: Path) -> None:
+def test_a_planted_secret_is_nowhere(ct129: Host, processes: list[str], tmp_path: Path) -> None:
     # SGLang takes a password only with these; it does not read them before the start
     args = {**TINY["args"], "ssl_certfile": "/etc/hostname", "ssl_keyfile": "/etc/hostname"}
     extra = other(name="planted", port=30099, args=args, secrets=PLANTED)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from playbook_runs import deploy, lab_instances, with_args
+from testinfra.host import Host
 
 TINY = lab_instances()[0]
 
@@ -58,7 +59,7 @@ def instance(**changed: Any) -> dict[str, Any]:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_wrong_input(deployed: None, extra: dict[str, Any], said: str) -> None:
+def test_wrong_input(ct129: Host, extra: dict[str, Any], said: str) -> None:
     run = deploy("-l", "ct129", extra=extra)
     assert run.status != 0
     (error,) = run.errors
@@ -67,20 +68,20 @@ def test_wrong_input(deployed: None, extra: dict[str, Any], said: str) -> None:
     assert "Traceback" not in run.output
 
 
-def test_a_login_without_root_is_refused(deployed: None) -> None:
+def test_a_login_without_root_is_refused(ct129: Host) -> None:
     run = deploy("-l", "ct129", extra={"ansible_user": "guest"})
     assert run.status != 0
     assert "root" in " ".join(run.errors), run
     assert run.count("ct129", "changed") == 0
 
 
-def test_a_bare_host_without_root_is_refused(deployed: None) -> None:
+def test_a_bare_host_without_root_is_refused() -> None:
     run = deploy("-l", "rental", extra={"ansible_become": True, "ansible_become_user": "nobody"})
     assert run.status != 0
     assert "needs root on this host, not user id 65534: log in as root or set become" in run.output, run
 
 
-def test_an_instance_on_a_host_without_systemd_is_refused_before_anything(deployed: None) -> None:
+def test_an_instance_on_a_host_without_systemd_is_refused_before_anything() -> None:
     # a release that is not there: nothing is installed for an instance that can not run
     asked = {"sglang_server_instances": [TINY], "sglang_install_root": "/opt/unused"}
     run = deploy("-l", "rental", extra=asked)

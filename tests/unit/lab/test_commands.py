@@ -110,10 +110,10 @@ def test_setup_does_not_trust_an_installation_that_failed(project: Project) -> N
         (
             "bin/test",
             [
-                "pytest tests/unit",
+                "pytest tests/unit --numprocesses auto",
                 "molecule destroy",
                 "molecule test --destroy never",
-                "pytest tests/lab",
+                "pytest tests/lab --numprocesses 2",
                 "molecule destroy",
                 "pytest tests/lifecycle",
             ],
