@@ -14,8 +14,19 @@ from functools import lru_cache
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_rules import OWN_DRAFTS, Rules
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_settings import Settings
 from ansible_collections.gpuops.sglang.plugins.module_utils.model_shape import Shape
+from ansible_collections.gpuops.sglang.plugins.module_utils.model_weights import stages
 
 CONV_BYTES = 2  # of a value of a convolution's window (SGLANG_MAMBA_CONV_DTYPE)
+
+
+def pooled(shape: Shape, settings: Settings, rules: Rules) -> list[range]:
+    """Return the layers that each pipeline stage has pools for, which need not be those whose weights it has."""
+    own = stages(shape.layers, settings.layout.pp)
+    if shape.architecture in rules.undivided:
+        return [range(shape.layers)] * len(own)
+    if settings.sliding and rules.sliding_stage_more:
+        return [range(part.start, min(part.stop + 1, shape.layers)) for part in own]
+    return own
 
 
 @lru_cache(maxsize=1024)

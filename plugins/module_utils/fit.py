@@ -163,21 +163,28 @@ def corrected(search: Search, resolved: Mapping[str, Any], accepted: Collection[
     What is as planned stays open, for the changes that are looked for. Of what is asked for, SGLang's value counts
     where that is accepted.
     """
-    before = _decisive(search.plan())
+    taken: dict[str, Any] = {}
     for name in RESOLVED:
-        option = ALIASES.get(name, name)
-        written = search.written.get(option)
-        if resolved.get(name) is None or (written and not {name, written} & {*accepted}):
-            continue
-        args = {**search.changed(**{option: None}), name: resolved[name]}
-        trial = Search(search.shape, args, search.gpus, search.version, search.draft, search.measured)
-        found = trial.planned()
-        if found is not None and _decisive(found) != before:
-            search, before = trial, _decisive(found)
-    return search
+        written = search.written.get(ALIASES.get(name, name))
+        if resolved.get(name) is not None and (not written or {name, written} & {*accepted}):
+            taken[name] = resolved[name]
+    # with SGLang's fraction, so that nothing else seems to count that only goes into the plan's own
+    fraction = {name: taken.pop(name) for name in ("mem_fraction_static",) if name in taken}
+    for name, value in taken.items():
+        trial = _with(search, {name: value})
+        if _decisive(_with(trial, fraction)) != _decisive(_with(search, fraction)):
+            search = trial
+    pinned = _with(search, fraction)
+    return search if _decisive(pinned) == _decisive(search) else pinned
 
 
-def _decisive(plan: Plan) -> tuple[Any, ...]:
+def _with(search: Search, values: Mapping[str, Any]) -> Search:
+    args = {**search.changed(**{ALIASES.get(name, name): None for name in values}), **values}
+    return Search(search.shape, args, search.gpus, search.version, search.draft, search.measured)
+
+
+def _decisive(search: Search) -> tuple[Any, ...]:
+    plan = search.plan()
     return plan.kv_tokens, plan.state_slots, plan.effective_max_running_requests, plan.failing_stage
 
 
@@ -197,11 +204,8 @@ def _doubt(plan: Plan, unsure: Collection[int]) -> str:
     """Return why a plan that says no is not certain, or ''."""
     if unsure:
         return _untold(sorted(unsure))
-    # weights count as they are on disk, whatever else is not understood
-    if plan.failing_stage == "weights" and not any("'offload_group_size'" in reason for reason in plan.unknown):
+    if plan.failing_stage == "weights":  # which are as they are on disk
         return ""
-    if plan.unknown:
-        return plan.unknown[0]
     return "" if OLDEST <= rules_of(plan.version).version <= NEWEST else f"SGLang {plan.version} was not read"
 
 

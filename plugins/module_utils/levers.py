@@ -23,6 +23,7 @@ TENSOR = (1, 2, 4, 8, 16)
 LAYOUT = frozenset(("tp_size", "pp_size", "quantization"))
 # What an earlier launch took -> the changes after which it takes something else
 MEASURED_UNDER = {
+    "context": {"tp_size", "pp_size"},
     "weights": LAYOUT,
     "graphs": LAYOUT | {"chunked_prefill_size", "cuda_graph_max_bs_decode", "speculative_algorithm"},
 }

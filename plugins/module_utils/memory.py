@@ -16,13 +16,17 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.cache_sizes import (
     cache_bytes,
     draft_layers,
     per_token,
+    pooled,
     state_bytes,
     table_bytes,
     verify_bytes,
 )
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_plan import (
+    ALL_REDUCE_MIB,
+    COLLECTIVE_MIB,
     CONTEXT_MIB,
     LATE_MIB,
+    RANKS_MIB,
     Gpu,
     OnGpu,
     Plan,
@@ -35,7 +39,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.memory_rules import 
     Rules,
     rules_of,
 )
-from ansible_collections.gpuops.sglang.plugins.module_utils.memory_settings import Settings, settle
+from ansible_collections.gpuops.sglang.plugins.module_utils.memory_settings import Asked, Settings, settle
 from ansible_collections.gpuops.sglang.plugins.module_utils.model_shape import Shape
 from ansible_collections.gpuops.sglang.plugins.module_utils.model_weights import (
     draft_on_gpu,
@@ -43,7 +47,6 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.model_weights import
     on_stage,
     quantized,
     separate_draft,
-    stages,
 )
 
 
@@ -63,10 +66,11 @@ def plan(
     rules = rules_of(version)
     if not gpus:
         raise ValueError("there is no GPU to plan for: name one")
-    method = str(args.get("quantization") or "")
+    asked = Asked(args)
+    method = asked.text("quantization")
     if method and not shape.quantization.method:
         shape = quantized(shape, method)
-    if args.get("dtype") in ("float32", "float"):
+    if asked.text("dtype") in ("float32", "float"):
         shape = in_float32(shape)
     blackwell = any(word in gpus[0].name.upper() for word in ("B200", "B300", "GB200"))
     settings = settle(shape, args, min(gpu.total_mib for gpu in gpus), blackwell, rules)
@@ -75,11 +79,12 @@ def plan(
     if len(gpus) < ranks:
         raise ValueError(f"'tp_size', 'pp_size' and 'dp_size' need {ranks} GPUs, and there are {len(gpus)}")
     known, gpus = measured or {}, gpus[:ranks]
-    context = known.get("context", CONTEXT_MIB / 1024)
+    context = known.get("context", _context(settings))
     before = min(gpu.free for gpu in gpus) - context  # SGLang takes the least of all ranks
-    late = min(LATE_MIB / 1024, context)
+    late = min(LATE_MIB / 1024, context) if one == 1 else 0.0
+    again = 2 * shape.positions if shape.stretched and rules.yarn_thrice else 0
     weights = [
-        max(0.0, known.get("weights", on_stage(shape, settings.layout, stage) / GIB) - settings.offload)
+        max(0.0, known.get("weights", (on_stage(shape, settings.layout, stage) + again) / GIB) - settings.offload)
         for stage in range(settings.layout.pp)
     ]
     loaded, kept = _draft(shape, draft, settings)
@@ -93,10 +98,11 @@ def plan(
     held = [_on_gpu(gpu, wanted[rank % one // settings.layout.tp]) for rank, gpu in enumerate(gpus)]
     stage, missing = _failure(before, shared, pools, settings, rules, wanted)
     unknown = _unknown(shape, draft, settings, rules)
-    rest = min(one.parts["rest"] for one in held)
+    collective = 0.0 if one == 1 or settings.warmed else COLLECTIVE_MIB / 1024
+    rest = max(0.0, min(on_gpu.parts["rest"] for on_gpu in held) - collective)
     return Plan(
         version=version,
-        fits=False if stage else None if unknown else True,
+        fits=False if stage and (not unknown or _certain(stage, unknown)) else None if unknown else True,
         failing_stage=stage,
         missing_gib=missing,
         gpus=tuple(held),
@@ -119,6 +125,14 @@ def plan(
     )
 
 
+def _context(settings: Settings) -> float:
+    """Return GiB that a rank takes before SGLang measures."""
+    if settings.layout.tp * settings.layout.pp == 1:
+        return CONTEXT_MIB / 1024
+    own = ALL_REDUCE_MIB if settings.layout.tp > 1 and settings.all_reduce else 0
+    return (RANKS_MIB + own + (COLLECTIVE_MIB if settings.warmed else 0)) / 1024
+
+
 def _draft(shape: Shape, draft: Shape | None, settings: Settings) -> tuple[float, float]:
     """Return GiB of a draft as it is loaded, and after it shares what it has in common with the target."""
     if settings.draft in ("", "NGRAM"):
@@ -135,7 +149,7 @@ def _sizes(
     context: float, weights: float, drafted: float, graphs: float,
 ) -> dict[str, float]:  # fmt: skip
     """Return what each stage takes on a GPU, whether it fits or not."""
-    layers = stages(shape.layers, settings.layout.pp)[stage]
+    layers = pooled(shape, settings, rules)[stage]
     full, slide, _more = per_token(shape, None, settings, rules, layers)
     row = cache_bytes(draft or shape, settings, rules) * draft_layers(shape, draft, settings)
     tokens = pools.tokens + settings.page if pools.tokens else 0
@@ -209,6 +223,11 @@ def _unknown(shape: Shape, draft: Shape | None, settings: Settings, rules: Rules
     if settings.draft not in ("", "NGRAM") and not draft and not shape.draft_layers:
         reasons.append(f"the draft model of '{settings.draft}' is not known: its memory is not counted")
     return tuple(dict.fromkeys(reasons))
+
+
+def _certain(stage: str, unknown: Sequence[str]) -> bool:
+    """Tell whether weights do not fit, whatever is not understood: they are a lower bound, unless some are moved."""
+    return stage == "weights" and not any("'offload_group_size'" in reason for reason in unknown)
 
 
 def _notes(shape: Shape, rest: float, settings: Settings, pools: Pools, rules: Rules, failed: bool) -> tuple[str, ...]:

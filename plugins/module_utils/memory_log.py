@@ -26,6 +26,10 @@ POOLS = frozenset((
     "max_mamba_cache_size", "max_prefill_tokens", "max_running_requests", "max_total_tokens", "mem_fraction_static",
     "page_size", "swa_full_tokens_ratio",
 ))  # fmt: skip
+# What decides about the context of a rank
+RANKS = frozenset((
+    "disable_custom_all_reduce", "dp_size", "enable_dp_attention", "ep_size", "pp_size", "pre_warm_nccl", "tp_size",
+))  # fmt: skip
 CONTEXT = (0.1, 3.0)  # GiB: outside of it something else has used the GPU meanwhile
 FAR = 0.25  # share by which weights may be off from the plan: more is something else, too
 
@@ -98,7 +102,7 @@ def _usable(
     usable = {}
     if "before" in took and plan.get("free_gib"):
         context = plan["free_gib"] - took["before"]
-        usable = {"context": context} if CONTEXT[0] < context < CONTEXT[1] else {}
+        usable = {"context": context} if CONTEXT[0] < context < CONTEXT[1] and RANKS.isdisjoint(differ) else {}
     planned, weights = plan.get("weights_gib"), took.get("weights")
     # what is offloaded is not in it, and a plan takes that off by itself
     if weights and planned and abs(weights / planned - 1) < FAR and POOLS.issuperset(differ) and not offloads:

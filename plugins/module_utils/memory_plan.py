@@ -11,8 +11,15 @@ from dataclasses import dataclass
 # (H200, driver 580.159.04, torch 2.11.0+cu130). Other cards were not measured.
 CONTEXT_MIB = 687
 # MiB of these that are taken only after SGLang measured what the fraction is of: 139.20 GiB, as tokens and fractions of
-# the same logs come to, of which 139.13 are left before loading.
+# the same logs come to, of which 139.13 are left before loading. A rank with others takes nothing that late.
 LATE_MIB = 69
+# The same of a rank with others: CUDA 528, process group 94, groups with NCCL 902 (two H200 with NVLink, the same
+# software, NCCL 2.28.9). More than two ranks were not measured and count like two.
+RANKS_MIB = 528 + 94 + 902
+# What SGLang's own all-reduce adds to the groups of tensor parallelism, and NCCL's first collective: at the first
+# request, or before SGLang measures with --pre-warm-nccl.
+ALL_REDUCE_MIB = 38
+COLLECTIVE_MIB = 546
 # Share of a card that the driver keeps for itself (616 of 143771 MiB), where nobody tells what is free
 DRIVER_SHARE = 0.0043
 STAGES = ("context", "weights", "draft", "state", "verify", "cache", "requests", "graphs", "rest")
@@ -62,7 +69,7 @@ class Plan:
     longest_context: int  # that each of so many requests can have at once
     window: int  # that sliding layers with a pool of their own need for a request, or 0
     schedulers: int  # each with so many tokens
-    rest_gib: float  # for activations, on the fullest GPU
+    rest_gib: float  # for activations, on the fullest GPU, once NCCL has what it takes later
     tight: bool  # that is less than half of what SGLang would reserve for them
     unknown: tuple[str, ...]
     notes: tuple[str, ...]

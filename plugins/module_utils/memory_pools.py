@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.sglang.plugins.module_utils.cache_sizes import per_token, state_bytes
+from ansible_collections.gpuops.sglang.plugins.module_utils.cache_sizes import per_token, pooled, state_bytes
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_rules import Rules
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_settings import Settings
 from ansible_collections.gpuops.sglang.plugins.module_utils.model_shape import Shape
-from ansible_collections.gpuops.sglang.plugins.module_utils.model_weights import stages
 
 GIB = 1 << 30
 EVICTION = 128  # tokens (SGLANG_SWA_EVICTION_INTERVAL)
@@ -96,7 +95,7 @@ def _states(shape: Shape, settings: Settings, rules: Rules, budget: float) -> tu
 def _slot(shape: Shape, settings: Settings, rules: Rules) -> float:
     """GiB of one slot as it is counted: of all layers, or from 0.5.17 on of the largest pipeline stage."""
     if rules.pipeline_share and settings.layout.pp > 1:
-        return max(sum(state_bytes(shape, settings, part)) for part in stages(shape.layers, settings.layout.pp)) / GIB
+        return max(sum(state_bytes(shape, settings, part)) for part in pooled(shape, settings, rules)) / GIB
     return sum(state_bytes(shape, settings)) / GIB
 
 
@@ -107,7 +106,7 @@ def _each(requests: int | None, settings: Settings) -> int | None:
 def _tokens(shape: Shape, draft: Shape | None, settings: Settings, rules: Rules, left: float) -> tuple[int, int]:
     """Return the tokens of the cache, the least of all pipeline stages, and of its pool for sliding layers."""
     page, found = settings.page, []
-    for layers in stages(shape.layers, settings.layout.pp):
+    for layers in pooled(shape, settings, rules):
         full, slide, more = per_token(shape, draft, settings, rules, layers)
         if not slide:
             cell = int(full + more)
@@ -163,7 +162,7 @@ def _least(shape: Shape, draft: Shape | None, settings: Settings, rules: Rules) 
         return float("inf")
     tokens = max(settings.page, 2 if rules.cap_by_tokens != "none" else 1)
     cache = 0.0
-    for layers in stages(shape.layers, settings.layout.pp):
+    for layers in pooled(shape, settings, rules):
         full, slide, more = per_token(shape, draft, settings, rules, layers)
         windowed = tokens * settings.sliding_ratio * slide
         if slide and rules.sliding_by_requests and settings.asked and not settings.radix and full:

@@ -28,6 +28,20 @@ _SLIDING_19 = (*_SLIDING_18, "GraniteSWAForCausalLM", "GraniteMoeSWAForCausalLM"
 _VISION_16 = ("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration")
 _VISION_18 = (*_VISION_16, "KimiK25ForConditionalGeneration", "MuseGlimmerForConditionalGeneration")
 _VISION_19 = (*_VISION_18, "Cohere2VisionForConditionalGeneration", "PaddleOCRVLForConditionalGeneration")
+# Which architectures do not tell SGLang the layers of a pipeline stage: their weights are divided, but each stage has
+# pools for all layers (model_executor/model_runner.py, getattr(self.model, "start_layer", 0); from 0.5.16 on
+# model_runner_components/layer_setup.py, of classes in srt/models/ without start_layer)
+_UNDIVIDED_17 = (
+    "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM", "MiniMaxM2ForCausalLM", "SolarForCausalLM",
+    "OrionForCausalLM", "DeciLMForCausalLM", "Qwen2_5_VLForConditionalGeneration", "Glm4vForConditionalGeneration",
+    "Glm4vMoeForConditionalGeneration", "GlmOcrForConditionalGeneration", "Gemma4ForCausalLM",
+    "Gemma4ForConditionalGeneration", "HYV4ForCausalLM", "GigaChat35ForCausalLM",
+)  # fmt: skip
+_UNDIVIDED_10 = (*_UNDIVIDED_17, "KimiLinearForCausalLM")
+_UNDIVIDED_9 = (
+    *_UNDIVIDED_10, "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration",
+    "Qwen3VLForConditionalGeneration",
+)  # fmt: skip
 # Pools that are not worked out here (DSV4PoolConfigurator, MiniMax sparse, QSA)
 NOT_PLANNED = re.compile(
     r"DeepseekV4|MiniMaxM3|KimiK3|Inkling|Qwen4Exp|Glm5Next|BailingMoeV2_5|BailingMoeV3|LongcatFlash"
@@ -66,6 +80,9 @@ class Rules:
     verify_for: str = "requested"  # requests that states for verification are kept for: requested, or capped
     padding: int = 0  # slots counted beside those that are used
     pipeline_share: bool = False  # a pipeline stage is charged its own layers' states only
+    undivided: tuple[str, ...] = _UNDIVIDED_9  # whose pipeline stages have pools for all layers
+    sliding_stage_more: bool = True  # with pools for sliding layers, a stage has them for the next stage's first, too
+    yarn_thrice: bool = True  # positions of latent attention that are stretched are kept three times
     prefill_graphs: str = "opt in"  # or piecewise, breakable
     vision_graphs: tuple[str, ...] = ()
     prefill_within_context: bool = False
@@ -93,6 +110,7 @@ CHANGES: tuple[tuple[tuple[int, ...], str, Any, str], ...] = (
     ((0, 5, 10), "prefill_graphs", "piecewise", "server_args.py, _handle_piecewise_cuda_graph"),
     ((0, 5, 10), "cap_by_tokens", "default", f"{_MIXIN}, _resolve_max_num_reqs"),
     ((0, 5, 10), "cap_by_estimate", True, f"{_MIXIN}, _resolve_max_num_reqs"),
+    ((0, 5, 10), "undivided", _UNDIVIDED_10, "models/qwen3_5.py and qwen3_vl.py, start_layer"),
     ((0, 5, 10), "extra_buffer_slots", "overlap", f"{_MIXIN}, _calculate_mamba_ratio"),
     ((0, 5, 10), "no_buffer_draft", "refused", "server_args.py, _handle_mamba_radix_cache"),
     ((0, 5, 11), "draft_overlaps", True, "environ.py, SGLANG_ENABLE_SPEC_V2"),
@@ -100,6 +118,7 @@ CHANGES: tuple[tuple[tuple[int, ...], str, Any, str], ...] = (
     ((0, 5, 12), "sliding", _SLIDING_12, "configs/model_config.py, is_hybrid_swa_model"),
     ((0, 5, 13), "sliding", _SLIDING_13, "configs/model_config.py, is_hybrid_swa_model"),
     ((0, 5, 13), "verify_for", "capped", f"{_MIXIN}, handle_max_mamba_cache"),
+    ((0, 5, 13), "yarn_thrice", False, "layers/rotary_embedding/rope_variant.py, DeepseekScalingRotaryEmbedding"),
     ((0, 5, 13), "prefill_within_context", True, "server_args.py, _handle_gpu_memory_settings"),
     ((0, 5, 14), "draft_in_fraction", True, "managers/scheduler.py, init_model_worker; pool_configurator.py"),
     ((0, 5, 14), "draft_reserve", 0, "server_args.py, _handle_gpu_memory_settings"),
@@ -119,6 +138,7 @@ CHANGES: tuple[tuple[tuple[int, ...], str, Any, str], ...] = (
     ((0, 5, 16), "kda_extra_buffer", True, "arg_groups/overrides.py, _MAMBA_EXTRA_BUFFER_ARCHS"),
     ((0, 5, 17), "scaled_latent", True, "model_executor/pool_configurator.py, DefaultPoolConfigurator"),
     ((0, 5, 17), "padding", 1, "mem_cache/kv_cache_configurator.py, _handle_max_mamba_cache"),
+    ((0, 5, 17), "undivided", _UNDIVIDED_17, "models/kimi_linear.py, start_layer"),
     ((0, 5, 17), "pipeline_share", True, "mem_cache/kv_cache_configurator.py, _handle_max_mamba_cache"),
     ((0, 5, 17), "prefill_within_context", False, "server_args.py, _handle_gpu_memory_settings"),
     ((0, 5, 18), "vision_draft_layers", "one", "configs/model_config.py, _config_draft_model"),
@@ -131,6 +151,7 @@ CHANGES: tuple[tuple[tuple[int, ...], str, Any, str], ...] = (
      "model_executor/model_runner_components/spec_aux_hidden_state.py, _resolve_eagle_aux_hidden_state"),
     ((0, 5, 20), "classes", (_CLASSES[0], (35 * 1024, 4096, 48, 160), *_CLASSES[2:]),
      "arg_groups/memory_hook.py, handle_gpu_memory_settings"),
+    ((0, 5, 21), "sliding_stage_more", False, "model_runner_components/layer_setup.py"),
     ((0, 5, 22), "graphs_within_requests", True, "arg_groups/memory_hook.py, handle_gpu_memory_settings"),
 )  # fmt: skip
 

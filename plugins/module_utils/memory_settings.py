@@ -38,6 +38,8 @@ class Settings:
     """What decides; `requests` and `slots` are for all schedulers together, None where SGLang derives them."""
 
     layout: Layout
+    all_reduce: bool  # SGLang's own, if there is tensor parallelism
+    warmed: bool  # NCCL takes its memory before SGLang measures, for tensor parallelism only (init_torch_distributed)
     replicas: int  # schedulers among which requests are divided (dp_size)
     groups: int  # those of them that share the GPUs (attention DP)
     fraction: float
@@ -66,11 +68,12 @@ class Settings:
 
 
 def number(value: Any) -> float:
-    """Read a number as SGLang's options take it, e.g. 8k or 1M; ValueError names what it is not."""
+    """Read a number as SGLang's options take it, e.g. 8k or 1Mi; ValueError names what it is not."""
     text = str(value).strip().lower()
-    factor = {"k": 1000, "m": 10**6, "g": 10**9}.get(text[-1:], 1)
+    unit = next((one for one in ("ki", "mi", "gi", "ti", "k", "m", "g", "t") if text.endswith(one)), "")
+    factor = (1024 if unit[1:] else 1000) ** ("kmgt".index(unit[0]) + 1) if unit else 1
     try:
-        return float(text[:-1] if factor > 1 else text) * factor
+        return float(text.removesuffix(unit)) * factor
     except ValueError:
         raise ValueError(f"{value!r} is no number") from None
 
@@ -129,6 +132,8 @@ def settle(shape: Shape, args: Mapping[str, Any], smallest_mib: float, blackwell
         unknown.append(f"the memory of a draft of the kind '{draft}' is not worked out")
     return Settings(
         layout=layout,
+        all_reduce=not asked.on("disable_custom_all_reduce"),
+        warmed=asked.on("pre_warm_nccl") and tp > 1,
         replicas=replicas,
         groups=groups,
         fraction=asked.share("mem_fraction_static", fraction),

@@ -51,6 +51,7 @@ class Tower:
     """What encodes pictures or sound; `rated` are its layers and width as SGLang rates pictures by."""
 
     weights: int
+    matrices: tuple[int, ...]  # weights of each of the large ones
     rated: tuple[int, int] | None
 
 
@@ -99,6 +100,7 @@ class Shape:
     multimodal: bool
     quantization: Quantization
     positions: int  # bytes of the table of rotary positions, which each GPU holds
+    stretched: bool  # those of latent attention are, by YaRN
     draft_layers: int  # for multi-token prediction, in the same checkpoint
     nextn: int | None  # the same as 'num_nextn_predict_layers' says it, None without that key
     draft_vocabulary: int  # of an EAGLE3 draft
@@ -179,7 +181,7 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
     sliding = read.number("sliding_window", "sliding_window_size", "attention_chunk_size")
     activation = str(read.any("mlp_hidden_act", "hidden_act", "hidden_activation", "activation_function"))
     context = read.number(*CONTEXT_KEYS, default=2048)
-    nextn = read.any("num_nextn_predict_layers")
+    nextn, rope = read.any("num_nextn_predict_layers"), read.any("rope_scaling", "rope_parameters")
     draft_layers = read.number("mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_modules")
     draft_layers = draft_layers or int(architecture in ONE_DRAFT_LAYER)
     dtype = read.any("dtype", "torch_dtype") or config.get("torch_dtype") or config.get("dtype") or "bfloat16"
@@ -192,7 +194,7 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
         hidden=hidden,
         vocabulary=vocabulary,
         tied=_tied(read, config, architecture, model_type, unknown),
-        context=_scaled(context, read.any("rope_scaling", "rope_parameters"), _turned_apart(read)),
+        context=_scaled(context, rope, _turned_apart(read)),
         mixers=mixers,
         feeds=feeds,
         heads=heads,
@@ -216,6 +218,7 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
         multimodal=bool(towers) and "ForCausalLM" not in architecture,
         quantization=quant,
         positions=_positions(read, context, latent.rope if latent else head_dim),
+        stretched=latent is not None and isinstance(rope, dict) and "factor" in rope,
         draft_layers=draft_layers,
         nextn=nextn if isinstance(nextn, int) else None,
         draft_vocabulary=read.number("draft_vocab_size"),
@@ -311,10 +314,12 @@ def _tower(key: str, config: Mapping[str, Any], hidden: int, unknown: list[str])
         * (read.number("temporal_patch_size", default=1))
     )
     weights += (read.number("num_position_embeddings") or side * side) * width
-    weights += stacks * (joined * joined + joined * into) if merge > 1 else width * into
+    mergers = (joined * joined, joined * into) * stacks if merge > 1 else (width * into,)
+    weights += sum(mergers)
+    blocks = (3 * width * width, width * width, (matrices - 1) * width * feed, width * feed) * layers
     # SGLang reads these two keys only, with these values if one is missing (adjust_mem_fraction_for_vlm)
     rated = int(config.get("num_hidden_layers") or 24), int(config.get("hidden_size") or 1024)
     if not layers or not width:
         unknown.append(f"'{key}' of config.json is not understood: what it describes is not counted")
-        weights = 0
-    return Tower(weights, rated if key == "vision_config" else None)
+        weights, blocks, mergers = 0, (), ()
+    return Tower(weights, (*blocks, *mergers), rated if key == "vision_config" else None)

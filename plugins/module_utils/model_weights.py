@@ -10,6 +10,7 @@ from the GPU.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -18,17 +19,25 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.layer_kinds import E
 from ansible_collections.gpuops.sglang.plugins.module_utils.model_shape import Shape
 from ansible_collections.gpuops.sglang.plugins.module_utils.quantization import online
 
-# How a part is divided: over the GPUs of attention; the same, but no key-value head in two; over all tensor parallel
-# ones; the same, filled up; over those that dense feeds are not kept from; not at all; and what encodes pictures or
-# sound.
-ATTENTION, KEYS, SLIDING_KEYS, TENSOR, EXPERTS, DENSE, WHOLE, VISION = (
-    "attention", "keys", "sliding keys", "tensor", "experts", "dense", "whole", "vision"
+# How a part is divided: over the GPUs of attention; the same, but no key-value head in two; of groups of states, which
+# are repeated where they do not divide; over all tensor parallel ones; the same, filled up; over those that dense feeds
+# are not kept from; not at all; and what encodes pictures or sound.
+ATTENTION, KEYS, SLIDING_KEYS, GROUPS, TENSOR, EXPERTS, DENSE, WHOLE, VISION = (
+    "attention", "keys", "sliding keys", "groups", "tensor", "experts", "dense", "whole", "vision"
 )  # fmt: skip
 # Parts of one tensor, by the first of them
 FUSED = {
     "self_attn.k_proj": "self_attn.q_proj", "self_attn.v_proj": "self_attn.q_proj",
     "self_attn.kv_a_proj_with_mqa": "self_attn.q_a_proj",
 }  # fmt: skip
+# Whose embeddings are whole on each GPU (srt/models/gemma3_causal.py, Gemma3TextScaledWordEmbedding)
+WHOLE_EMBEDDING = re.compile(r"Gemma(3|3n|4|4Unified)For(CausalLM|ConditionalGeneration)")
+# Which have a head on each pipeline stage, unless it is tied to the embeddings (srt/models/)
+HEAD_ON_EACH_STAGE = re.compile(
+    r"(Apertus|Arcee|BailingMoE|BailingMoe|BailingMoeV2|Beam|Exaone4|ExaoneMoE|ExaoneMoe|Glm4Moe|Glm4MoeLite|GptOss"
+    r"|GraniteMoeHybrid|IQuestCoder|InternLM3|Llama|Llama4|Mellum|Ministral3|Mistral|Mixtral|OPT|Phi3|Qwen2Moe|Qwen3Moe"
+    r"|SarvamMLA|SarvamMoE|TeleFLM)ForCausalLM"
+)
 MIB = 1 << 20
 MXFP4_MULTIPLE = 64  # that the width of experts is filled up to (srt/layers/quantization/mxfp4.py, create_weights)
 Table = tuple[tuple[tuple[str, float], ...], ...]  # for each layer: how divided, bytes
@@ -62,10 +71,10 @@ def on_stage(shape: Shape, layout: Layout, stage: int) -> float:
     total = float(shape.positions)
     total += sum(_share(shape, layout, how) * size for layer in own for how, size in table[layer])
     first, last = stage == 0, stage == layout.pp - 1
-    embedding, head = _ends(shape)
+    head = _ends(shape)[1]
     if first:
-        total += embedding / layout.attention
-    if last and not (shape.tied and first):
+        total += _embedding(shape, layout)
+    if (last and not (shape.tied and first)) or (not shape.tied and HEAD_ON_EACH_STAGE.fullmatch(shape.architecture)):
         total += head / (layout.attention if layout.head_by_attention else layout.tp)
     rest = (
         shape.stored.rest
@@ -77,9 +86,11 @@ def on_stage(shape: Shape, layout: Layout, stage: int) -> float:
 
 
 def _unused(shape: Shape, layout: Layout, layers: Iterable[int]) -> float:
-    """Return the bytes that the allocator takes for layers beyond their weights."""
+    """Return the bytes that the allocator takes for layers and encoders beyond their weights."""
     tensors = [size for layer in layers for size in _tensors(shape, layout, shape.mixers[layer], shape.feeds[layer])]
-    return reserved(tensors) - sum(tensors)
+    each = shape.dtype * _share(shape, layout, VISION)
+    encoding = [size * each for tower in shape.towers for size in tower.matrices]
+    return reserved(tensors) - sum(tensors) + reserved(encoding) - sum(encoding)
 
 
 @lru_cache(maxsize=1024)
@@ -120,8 +131,8 @@ def reserved(tensors: Iterable[float]) -> float:
 def draft_on_gpu(shape: Shape, layout: Layout) -> tuple[float, float]:
     """Return the bytes of the layers for multi-token prediction in the target's checkpoint: as they are loaded, with
     embeddings and head of their own, and after those of the target are shared (set_embed_and_head)."""
-    embedding, head = _ends(shape)
-    ends = embedding / layout.attention + (0 if shape.tied else head / layout.tp)
+    head = _ends(shape)[1]
+    ends = _embedding(shape, layout) + (0 if shape.tied else head / layout.tp)
     if shape.stored and shape.stored.draft:
         own = sum(_share(shape, layout, how) * size for how, size in shape.stored.draft)
     else:
@@ -142,17 +153,17 @@ def separate_draft(shape: Shape, layout: Layout, algorithm: str) -> tuple[float,
     """
     whole = on_stage(shape, layout, 0)
     if algorithm == "STANDALONE" or shape.stored:
-        shared = 0.0 if algorithm == "STANDALONE" else _ends(shape)[0] / layout.attention
+        shared = 0.0 if algorithm == "STANDALONE" else _embedding(shape, layout)
         return whole, whole - shared
-    embedding, head = _ends(shape)
+    embedding, head = _embedding(shape, layout), _ends(shape)[1]
     square = shape.hidden * shape.hidden * shape.dtype
     if algorithm == "EAGLE3":
         wider = shape.hidden * shape.dtype * (shape.heads + 2 * shape.kv_heads) * shape.head_dim / layout.attention
         own_head = (shape.draft_vocabulary or shape.vocabulary) * shape.hidden * shape.dtype / layout.tp
         drafted = whole - (0 if shape.tied else head / layout.tp) + own_head + wider + 3 * square
-        return drafted, drafted - embedding / layout.attention
+        return drafted, drafted - embedding
     drafted = whole + 2 * square
-    return drafted, drafted - embedding / layout.attention - (0 if shape.tied else head / layout.tp)
+    return drafted, drafted - embedding - (0 if shape.tied else head / layout.tp)
 
 
 @lru_cache(maxsize=64)
@@ -194,8 +205,14 @@ def _ends(shape: Shape) -> tuple[float, float]:
     return embedding * (wider if shape.tied else 1), head * wider
 
 
+def _embedding(shape: Shape, layout: Layout) -> float:
+    return _ends(shape)[0] / (1 if WHOLE_EMBEDDING.fullmatch(shape.architecture) else layout.attention)
+
+
 def _share(shape: Shape, layout: Layout, how: str) -> float:
     if how == WHOLE:
+        return 1.0
+    if how == GROUPS and shape.linear and shape.linear.groups % layout.attention:
         return 1.0
     if how == VISION:
         return 1.0 if layout.whole_vision else 1 / layout.tp
@@ -292,7 +309,8 @@ def _state(hidden: int, linear: Linear) -> Iterator[tuple[str, str, float]]:
         yield f"{name}.in_proj", ATTENTION, hidden * (mixed + inner)
         yield f"{name}.in_proj_ba", ATTENTION, hidden * 2 * linear.heads
     else:
-        yield f"{name}.in_proj", ATTENTION, hidden * (mixed + inner + linear.heads)
+        yield f"{name}.in_proj", ATTENTION, hidden * (2 * inner + linear.heads)
+        yield f"{name}.in_proj", GROUPS, hidden * 2 * linear.groups * linear.state
     yield f"{name}.out_proj", ATTENTION, inner * hidden
     yield "conv1d", ATTENTION, mixed * linear.kernel
     yield "states", ATTENTION, 3 * linear.heads

@@ -274,8 +274,8 @@ def _proposal(search: Search, wanted: Wanted | None, found: Plan) -> dict[str, A
         if known in ("tp_size", "context_length", "max_running_requests") and name in given:
             given[known] = given.pop(name)
     context, requests = wanted.context or found.context, max(1, wanted.concurrency)
-    measured = {name: size for name, size in (search.measured or {}).items() if name == "context"}  # of any arguments
-    proposed = propose(search.shape, search.gpus, search.version, context, requests, given, search.draft, measured)
+    # what was measured is of the layout that is asked for now
+    proposed = propose(search.shape, search.gpus, search.version, context, requests, given, search.draft)
     if proposed is None:
         return None
     return {"args": proposed[0], "verdict": proposed[1].verdict, **_reached(proposed[1])}

@@ -23,7 +23,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.model_shape import S
 
 def propose(
     shape: Shape, gpus: Sequence[Gpu], version: str, context: int, concurrency: int,
-    args: Mapping[str, Any] | None = None, draft: Shape | None = None, measured: Mapping[str, float] | None = None,
+    args: Mapping[str, Any] | None = None, draft: Shape | None = None,
 ) -> tuple[dict[str, Any], Plan] | None:  # fmt: skip
     """Return arguments for `concurrency` requests of `context` tokens at once, and their plan; None if there are none.
 
@@ -47,7 +47,7 @@ def propose(
         if not divides(shape, int(size)):
             continue
         for half in halves:
-            search = Search(shape, {**base, **half, "tp_size": int(size)}, gpus, version, draft, measured)
+            search = Search(shape, {**base, **half, "tp_size": int(size)}, gpus, version, draft)
             found = search.planned()
             if found and not found.unknown and wanted.met(found):
                 return search.args, found

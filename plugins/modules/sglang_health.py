@@ -14,8 +14,8 @@ description:
     are generated.
   - Says what was changed by hand since the deployment (unit, command line, packages of the release), and warns of
     SGLang servers that nobody supervises.
-  - Of instances on GPUs, looks after driver, libraries, devices and CUDA as M(gpuops.sglang.gpu_info) does, so that what
-    an upgrade of the node has broken is found before the next start.
+  - Of instances on GPUs, looks after driver, libraries, devices and CUDA as M(gpuops.sglang.gpu_info) does, so that
+    what an upgrade of the node has broken is found before the next start.
   - Changes nothing that runs. A probe costs one short generation for each instance. The first verdict on a launch is
     kept with its record, and a failed launch can return to one that has a verdict.
 author: gpuops contributors (@gpuops)

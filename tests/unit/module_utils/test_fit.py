@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, host_memory, launch
-from ansible_collections.gpuops.sglang.plugins.module_utils.fit import Candidate, Fit, fits
+from ansible_collections.gpuops.sglang.plugins.module_utils.fit import Candidate, Fit, corrected, fits
 from ansible_collections.gpuops.sglang.plugins.module_utils.gpu import GpuMemory, GpuProcess
 from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Instance
+from ansible_collections.gpuops.sglang.plugins.module_utils.levers import Search
+from ansible_collections.gpuops.sglang.plugins.module_utils.memory_plan import Gpu
+from ansible_collections.gpuops.sglang.plugins.module_utils.model_shape import read_shape
 from ansible_collections.gpuops.sglang.plugins.module_utils.processes import Process
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
@@ -305,6 +308,9 @@ def test_the_next_plan_learns_from_the_last_good_launch(machine: Machine) -> Non
     # pools alone differ: what weights take is known, what graphs take is not
     parts = machine.fit(mem_fraction_static=0.6).plan["gpus"][0]["parts"]  # type: ignore[index]
     assert parts["weights"] == pytest.approx(took["weights"], abs=0.001) and parts["graphs"] != 2.0
+    # of another number of ranks nothing of it is known
+    parts = machine.fit(gpus=(0, 1), tp_size=2).plan["gpus"][0]["parts"]  # type: ignore[index]
+    assert parts["context"] != pytest.approx(1.2, abs=0.01) and parts["weights"] < first.record["weights_gib"]
     # other weights, other model: nothing of it is known but the context of CUDA
     parts = machine.fit(quantization="fp8").plan["gpus"][0]["parts"]  # type: ignore[index]
     assert parts["context"] == pytest.approx(1.2, abs=0.01) and parts["weights"] < first.record["weights_gib"]
@@ -388,14 +394,14 @@ def test_tokens_that_there_is_no_room_for_are_refused_beforehand(machine: Machin
     [
         ({"enable_lora": True, "mem_fraction_static": 0.2}, "'enable_lora'"),
         ({"offload_group_size": 4, "model": "qwen36-27b"}, "'offload_group_size'"),
-        ({"version": "0.5.99", "mem_fraction_static": 0.2}, "SGLang 0.5.99 was not read"),
+        ({"version": "0.5.99", "mem_fraction_static": 0.2}, "tried all the same, since SGLang 0.5.99 was not read"),
         ({"version": "0.0.0.dev1", "mem_fraction_static": 0.2}, "SGLang 0.0.0.dev1 was not read"),
     ],
 )
 def test_a_no_that_is_not_certain_is_told_and_tried(machine: Machine, how: dict[str, Any], why: str) -> None:
     found = machine.fit(**how)
-    assert found.plan and found.plan["fits"] is False
-    assert not found.problems and any(f"tried all the same, since {why}" in text for text in found.warnings)
+    assert found.plan and not found.plan["fits"]
+    assert not found.problems and any(why in text for text in found.warnings)
 
 
 def test_weights_that_are_too_large_are_so_whatever_else_is_not_understood(machine: Machine) -> None:
@@ -578,3 +584,13 @@ def test_the_newest_good_launch_is_learned_from(machine: Machine) -> None:
         args = dict(machine.candidate().instance.args)
         machine.kept("a", launch_id, good(1, graphs=graphs), args=args, plan=first.record)
     assert parts(machine.fit())["graphs"] == 2.0
+
+
+@pytest.mark.parametrize("version", ["0.5.11", "0.5.14", "0.5.23"])
+def test_what_sglang_fills_in_as_the_plan_does_is_not_taken_over(version: str) -> None:
+    """Requests that are filled in after the fraction was derived do not go into the fraction."""
+    args = {"speculative_algorithm": "EAGLE", "speculative_num_steps": 3, "context_length": 8192}
+    search = Search(read_shape(MODELS / "qwen36-27b.json"), args, [Gpu("NVIDIA H200", 143771)], version)
+    filled = {"mem_fraction_static": search.plan().fraction, "max_running_requests": 48, "page_size": 1}
+    assert corrected(search, filled) is search
+    assert corrected(search, {**filled, "max_running_requests": 3}).args["max_running_requests"] == 3

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory import plan
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_plan import CONTEXT_MIB, LATE_MIB, Gpu, Plan
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_rules import CHANGES, rules_of
+from ansible_collections.gpuops.sglang.plugins.module_utils.memory_settings import number
 from ansible_collections.gpuops.sglang.plugins.module_utils.model_shape import Shape, read_shape, shape_of
 from conftest import option_words
 from hypothesis import given, settings
@@ -49,10 +51,11 @@ def free(gib: float) -> float:
     return gib * 1024 + CONTEXT_MIB
 
 
-def budget(card: Gpu, fraction: float, weights: float) -> float:
+def budget(card: Gpu, found: Plan) -> float:
     """Bytes of the fraction that weights leave."""
-    late = LATE_MIB / 1024
-    return ((card.free - CONTEXT_MIB / 1024 + late) * fraction - weights - late) * 2**30
+    late = LATE_MIB / 1024 if len(found.gpus) == 1 else 0
+    before = card.free - found.gpus[0].parts["context"] + late
+    return (before * found.fraction - found.weights_gib - late) * 2**30
 
 
 def pair() -> list[Gpu]:
@@ -64,14 +67,15 @@ PAIR = {"context": 0.5, "weights": 25.9}
 
 
 def planned_run(recorded: dict[str, Any], run: dict[str, Any]) -> tuple[Plan, Shape]:
-    """Plan a run from its command line, and what its log says was free before loading."""
+    """Plan a run from its command line, and what nvidia-smi or else its log says was free before."""
     args = option_words(run["args"])
     named = {name: shape_of(config) for name, config in recorded.get("models", {}).items()}
     model = named.get(run["model"]) or shape(run["model"])
-    gpus = [Gpu(recorded["gpu"], recorded["memory_total_mib"], free(run["avail_before_weights_gib"]))]
+    before = recorded.get("memory_free_mib") or free(run["avail_before_weights_gib"])
+    gpus = [Gpu(recorded["gpu"], recorded["memory_total_mib"], before)] * recorded.get("gpu_count", 1)
     draft = named.get(args.get("speculative-draft-model-path", ""))
     version = run.get("version") or recorded["sglang"]
-    return plan(model, args, gpus * recorded.get("tp", 1), version, draft), model
+    return plan(model, args, gpus, version, draft), model
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -83,18 +87,26 @@ def test_runs_on_a_real_gpu(name: str) -> None:
     pieces = model.quantization.method == "mxfp4"
     near = 0.015 if pieces else 0.005
     assert found.unknown == ()
-    assert found.weights_gib == pytest.approx(run["weights"][0]["usage_gib"], rel=0.1 if pieces else 0.01)
+    ranks = list(run.get("ranks", {0: run}).values())
+    assert len(found.gpus) == len(ranks)
+    for one, rank in zip(found.gpus, ranks):
+        assert one.parts["weights"] == pytest.approx(rank["weights"][0]["usage_gib"], rel=0.1 if pieces else 0.007)
+        before = one.total - one.parts["others"] - one.parts["context"]
+        assert before == pytest.approx(rank["avail_before_weights_gib"], abs=LOGGED)
     if "mem_fraction_static" in run:
         assert found.fraction == pytest.approx(run["mem_fraction_static"])
+    digits = int(LOGGED * slots[0] / parts["state"]) if slots else 0
     if slots:
-        assert found.state_slots == pytest.approx(slots[0], abs=int(LOGGED * slots[0] / parts["state"]))
+        assert found.state_slots == pytest.approx(slots[0], abs=digits)
     if not run["fired_up"]:
         assert found.fits is False
         stage = run.get("error_stage", "pools")
         assert found.failing_stage in (("draft",) if "draft" in stage else ("state", "verify", "cache"))
         return
     assert found.fits
-    assert found.effective_max_running_requests == run["capacity"]["max_running_requests"]
+    # SGLang tells those of one scheduler
+    requests = run["capacity"]["max_running_requests"] * found.schedulers
+    assert found.effective_max_running_requests == pytest.approx(requests, abs=digits)
     tokens, sliding = run["capacity"]["max_total_num_tokens"], run["kv"][0]["tokens"] if run.get("swa") else 0
     unit = LOGGED * tokens / parts["cache"]
     assert found.kv_tokens == pytest.approx(tokens, rel=near, abs=unit)
@@ -105,6 +117,46 @@ def test_runs_on_a_real_gpu(name: str) -> None:
     left = run["avail_before_weights_gib"] - used
     for logged in run.get("pool_end_avail_gib", ())[:1]:
         assert left == pytest.approx(logged, abs=0.25 + near * parts["cache"])
+
+
+def test_a_stage_with_the_pools_of_a_layer_more() -> None:
+    """gpt-oss on two stages, of which triton refuses the second only once its pools are there: 13 layers and 12."""
+    recorded = json.loads((DATA / "recorded-0.5.11-tp2.json").read_text())
+    run = recorded["runs"]["pp2-gptoss-triton-refused"]
+    found, _model = planned_run(recorded, run)
+    assert (found.sliding_tokens, found.kv_tokens) == (
+        pytest.approx(run["kv"][0]["tokens"], rel=1e-3),
+        pytest.approx(run["kv"][1]["tokens"], rel=1e-3),
+    )
+    for one, rank in zip(found.gpus, run["ranks"].values()):
+        assert one.parts["weights"] == pytest.approx(rank["weights"][0]["usage_gib"], rel=2e-3)
+        assert one.parts["cache"] == pytest.approx(
+            sum(float(size) for kv in rank["kv"] for size in re.findall(r"([\d.]+) GB", kv["rest"])), rel=2e-3
+        )
+
+
+@pytest.mark.parametrize(
+    "args, taken, later",
+    [
+        ({}, 687, 0),
+        ({"dp_size": 2}, 687, 0),
+        ({"tp_size": 2}, 1562, 546),
+        ({"tp_size": 2, "dp_size": 2, "enable_dp_attention": True}, 1562, 546),
+        ({"tp_size": 2, "disable_custom_all_reduce": True}, 1524, 546),
+        ({"pp_size": 2}, 1524, 546),
+        ({"tp_size": 2, "pre_warm_nccl": True}, 2108, 0),
+        ({"pp_size": 2, "pre_warm_nccl": True}, 1524, 546),  # it warms the group of tensor parallelism
+    ],
+)
+def test_what_ranks_take_before_weights_and_after(args: dict[str, Any], taken: int, later: int) -> None:
+    """MiB; what is measured of an earlier launch counts for the first, not for the second."""
+    cards = [Gpu("NVIDIA H200", 143771, 143156)] * 2
+    found = plan(shape("qwen3-8b"), args, cards, "0.5.11")
+    known = plan(shape("qwen3-8b"), args, cards, "0.5.11", measured={"context": 1.0})
+    assert found.gpus[0].parts["context"] * 1024 == pytest.approx(taken)
+    assert known.gpus[0].parts["context"] == 1.0
+    for one in (found, known):
+        assert (one.gpus[0].parts["rest"] - one.rest_gib) * 1024 == pytest.approx(later)
 
 
 def test_where_the_failed_runs_fail() -> None:
@@ -180,22 +232,22 @@ def test_latent_attention_is_whole_on_each_gpu() -> None:
     one = plan(shape("deepseek-v2-lite"), args, card, "0.5.11")
     two = plan(shape("deepseek-v2-lite"), {**args, "tp_size": 2}, card, "0.5.11")
     half = plan(shape("deepseek-v2-lite"), {**args, "kv-cache-dtype": "fp8_e4m3"}, card, "0.5.11")
-    assert one.kv_tokens == int(budget(card[0], 0.8, one.weights_gib) / (576 * 27 * 2))
+    assert one.kv_tokens == int(budget(card[0], one) / (576 * 27 * 2))
     assert half.kv_tokens == pytest.approx(2 * one.kv_tokens, abs=2)
-    assert two.kv_tokens == int(budget(card[0], 0.8, two.weights_gib) / (576 * 27 * 2))
+    assert two.kv_tokens == int(budget(card[0], two) / (576 * 27 * 2))
 
 
 def test_pools_of_sliding_layers() -> None:
     """gpt-oss: 12 layers of each kind with 8 heads of 64; Gemma 3 gets one pool, as if no layer were sliding."""
     card, args = [Gpu("H100", 81559)], {"mem_fraction_static": 0.8}
     found = plan(shape("gpt-oss-20b"), args, card, "0.5.11")
-    left = budget(card[0], 0.8, found.weights_gib)
+    left = budget(card[0], found)
     assert found.kv_tokens == int(left / (12 * 2048 + 0.8 * 12 * 2048))
     assert found.sliding_tokens == int(found.kv_tokens * 0.8)
     plain = plan(shape("gpt-oss-20b"), {**args, "disable_hybrid_swa_memory": True}, card, "0.5.11")
     assert (plain.kv_tokens, plain.sliding_tokens) == (int(left / (24 * 2048)), 0)
     gemma = plan(shape("gemma-3-27b"), args, card, "0.5.11")
-    left = budget(card[0], 0.8, gemma.weights_gib)
+    left = budget(card[0], gemma)
     assert (gemma.kv_tokens, gemma.sliding_tokens) == (int(left / (62 * 16 * 256 * 2)), 0)
 
 
@@ -277,9 +329,9 @@ def test_attention_dp_and_replicas_divide_requests() -> None:
 
 def test_pipeline_stages_share_the_least_cache() -> None:
     found = plan(shape("llama31-8b"), {"pp_size": 3, "mem_fraction_static": 0.8}, [Gpu("L40S", 46068)] * 3, "0.5.11")
-    before = found.gpus[0].total * 0.9957 - CONTEXT_MIB / 1024
+    before = found.gpus[0].total * 0.9957 - found.gpus[0].parts["context"]
     assert found.kv_tokens == pytest.approx((before * 0.8 - found.weights_gib) * 2**30 / (4096 * 11), rel=0.01)
-    assert found.gpus[0].parts["weights"] < found.weights_gib
+    assert found.gpus[1].parts["weights"] < found.weights_gib  # the first has one layer less, and the embeddings
 
 
 def test_a_model_in_float32() -> None:
@@ -441,3 +493,27 @@ def test_every_stage_that_may_fail_has_words(stage: str) -> None:
     found = replace(plan(shape("qwen3-8b"), {}, [Gpu("L40S", 46068)], "0.5.11"), fits=False, failing_stage=stage)
     assert replace(found, missing_gib=1.0).verdict.startswith("does not fit: 1.0 GiB are missing on each GPU for ")
     assert found.verdict.startswith("does not run: the arguments leave nothing for ")
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [("8k", 8e3), ("32Ki", 2**15), ("1M", 1e6), ("2Mi", 2**21), ("1T", 1e12), ("7", 7), (0.5, 0.5)],
+)
+def test_numbers_are_read_as_sglang_reads_them(written: Any, value: float) -> None:
+    assert number(written) == value
+
+
+@pytest.mark.parametrize("option", ["quantization", "--quantization"])
+def test_options_count_however_they_are_written(option: str) -> None:
+    found = plan(shape("qwen3-8b"), {option: "fp8"}, [Gpu("L40S", 46068)], "0.5.11")
+    assert found.weights_gib < 10 < plan(shape("qwen3-8b"), {}, [Gpu("L40S", 46068)], "0.5.11").weights_gib
+
+
+def test_what_is_not_understood_may_fit_unless_the_weights_alone_do_not() -> None:
+    args = {"enable_lora": True}
+    assert plan(shape(HYBRID), args, [Gpu("NVIDIA H200", 143771)], "0.5.11").fits is None
+    assert (
+        plan(shape(HYBRID), {**args, "mem_fraction_static": 0.1}, [Gpu("NVIDIA H200", 143771)], "0.5.11").fits is None
+    )
+    assert plan(shape(HYBRID), args, [Gpu("L40S", 46068)], "0.5.11").fits is False
+    assert plan(shape(HYBRID), {"offload_group_size": 4}, [Gpu("L40S", 46068)], "0.5.11").fits is None

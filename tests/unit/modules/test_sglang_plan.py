@@ -70,11 +70,13 @@ def test_runs_on_a_real_gpu(name: str) -> None:
 
 
 def test_the_known_pair_is_pointed_at_the_requests() -> None:
-    """Raising the fraction was tried there, from 0.85 to 0.88, and did not help."""
+    """Raising the fraction was tried there, from 0.85 to 0.88, and did not help. Ranks are taken to need as much before
+    loading as on two H200, which is 1 GiB more than there: copies of states fail where states did."""
     args = {**EAGLE, "tp_size": 2}
     for fraction in (0.85, 0.88):
         found = asked(HYBRID, {**args, "mem_fraction_static": fraction}, PAIR, sglang_version="0.5.9")
-        assert (found["fits"], found["failing_stage"], found["requested"]) == (False, "state", 48)
+        assert (found["fits"], found["requested"]) == (False, 48)
+        assert found["failing_stage"] == {0.85: "verify", 0.88: "state"}[fraction]
         first = found["levers"][0]
         assert first["option"] == "max_running_requests" and "mem_fraction_static" not in {
             lever["option"] for lever in found["levers"]
@@ -177,6 +179,16 @@ def test_gpus_that_are_not_there(own: None, monkeypatch: pytest.MonkeyPatch) -> 
     assert refused(DENSE, {}, []) == "nvidia-smi does not answer"
 
 
+def test_for_an_instance_of_the_host(own: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    more = {"instance": "a", "state_dir": str(tmp_path)}
+    busy = asked(DENSE, {}, [], gpu_indices=[1], **more)
+    assert busy["fits"] is False and any(note.startswith("GPU 1 has 41.1 GiB in use") for note in busy["notes"])
+    assert asked(DENSE, {}, [], **more)["notes"] == []  # the busy one is not used
+    assert "no GPU 7 on this host: it has 0, 1" in refused(DENSE, {}, [], gpu_indices=[0, 7], **more)
+    monkeypatch.setattr(gpu, "cards", list)
+    assert "no GPU on this host: name the cards" in refused(DENSE, {}, [], **more)
+
+
 # weights on disk
 
 
@@ -265,6 +277,12 @@ def test_what_is_no_model(made: Any, said: str, tmp_path: Path) -> None:
     assert said in refused(made(tmp_path), {}, H200)
 
 
+def test_a_value_that_a_plan_stumbles_over_is_named(tmp_path: Path) -> None:
+    odd = edited(tmp_path, vision_config={"hidden_size": {"a": 1}, "depth": [2]})
+    said = refused(odd, {}, H200)
+    assert odd in said and "TypeError" in said and "compare its config.json" in said
+
+
 @pytest.mark.parametrize(
     ("source", "keys", "why"),
     [
@@ -340,6 +358,7 @@ def test_heads_that_can_not_be_divided() -> None:
         ([{"name": "mine", "memory_total_mib": -1}], {}, "'memory_total_mib' of mine is -1"),
         ([{"name": "H200", "memory_free_mib": 200000}], {}, "more than its 143771 MiB"),
         ([{"memory_total_mib": 1000}], {}, "missing required arguments: name"),
+        ([{"name": "H200", "memory_free_mib": -1}], {}, "'memory_free_mib' of H200 is -1"),
         (H200, {"sglang_version": "latest"}, "'latest' is no version of SGLang"),
         (H200, {"concurrency": -1}, "'concurrency' is -1"),
         (H200, {"context": -1}, "'context' is -1"),
