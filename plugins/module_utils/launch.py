@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, model_files, sockets
+from ansible_collections.gpuops.sglang.plugins.module_utils import cuda_record, gpu, model_files, sockets
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import (
     ArgumentProblem,
     secret_problems,
@@ -431,9 +431,12 @@ def words(instance: Instance, schema: Mapping[str, Any] | None, config: Path | N
 
 def environment(instance: Instance, host: Host) -> dict[str, str]:
     """Return the variables of the server that anyone may read."""
+    path = f"{host.release}/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     variables = {
         "HOME": str(host.home(instance.name)),
-        "PATH": f"{host.release}/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        **cuda_record.variables(host.release, path),
+        # as nvidia-smi counts; CUDA by itself counts the fastest card first
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         # SGLang's warm-up asks its own port, and would ask a proxy for it
         "NO_PROXY": "localhost,127.0.0.1,::1",
     }
@@ -536,5 +539,8 @@ def _prune(folder: Path, launch: str) -> None:
 
 def _in_order(folder: Path) -> list[str]:
     """Return the launches of an instance as they followed one another; the clock in their names may be set back."""
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
     return sorted(names, key=lambda name: ((_read_record(folder / name) or {}).get("number", 0), name))

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuops.sglang.plugins.module_utils import cuda_versions, gpu_driver
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
     Refused,
     last_lines,
@@ -48,6 +49,7 @@ class ReleaseSpec:
     python: str  # interpreter of the host, e.g. /usr/bin/python3
     python_version: str  # of that interpreter, e.g. 3.11
     root: Path
+    compiler: bool = False  # whether CUDA's is in it, of torch's version
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -56,6 +58,7 @@ class ReleaseSpec:
             "requirement": f"sglang=={self.version}",
             "overrides": sorted(self.overrides),
             "python": self.python_version,
+            **({"compiler": "wheels"} if self.compiler else {}),
         }
 
     @property
@@ -200,8 +203,8 @@ def _build(spec: ReleaseSpec, uv: str, environment: Mapping[str, str], schema_pr
     write_whole(overrides, "".join(f"{line}\n" for line in spec.overrides))
     environment = {**environment, "UV_OVERRIDE": str(overrides), "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never"}
     _step(spec, "making the venv", [uv, "venv", "--quiet", "--clear", "--python", spec.python, str(venv)], environment)
-    install = [uv, "pip", "install", "--quiet", "--python", python, spec.inputs["requirement"]]
-    _step(spec, "installing", install, environment)
+    wanted = [spec.inputs["requirement"], *_for_cuda(spec, uv, python, environment)]
+    _step(spec, "installing", [uv, "pip", "install", "--quiet", "--python", python, *wanted], environment)
     listing = _step(spec, "listing", [uv, "pip", "freeze", "--quiet", "--python", python], environment)
     options = _step(spec, "importing the server", [python, "-I", "-"], environment, stdin=schema_probe)
     # packages may write to standard output when they are imported, and when the interpreter ends
@@ -220,6 +223,23 @@ def _build(spec: ReleaseSpec, uv: str, environment: Mapping[str, str], schema_pr
     }
     write_whole(spec.path / "release.json", json.dumps(record, indent=1, sort_keys=True))
     return record
+
+
+def _for_cuda(spec: ReleaseSpec, uv: str, python: str, environment: Mapping[str, str]) -> list[str]:
+    """Return what CUDA's compiler adds; raises Refused, before anything large comes, for a driver that is too old."""
+    driver = gpu_driver.kernel_module()["version"]
+    if not (driver or spec.compiler):
+        return []
+    resolve = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python", python, "-"]
+    resolved = _step(spec, "resolving", resolve, environment, stdin=spec.inputs["requirement"])
+    cuda = cuda_versions.torch_cuda(resolved.split("\n"))
+    problem = cuda_versions.driver_problem(cuda, driver)
+    if problem:
+        raise Refused(
+            f"SGLang {spec.version}: {problem}: upgrade the driver (nvidia_driver_version), or set "
+            "sglang_install_version to one for an older CUDA; nothing was installed"
+        )
+    return cuda_versions.compiler_wheels(cuda) if spec.compiler else []
 
 
 def _uv(spec: ReleaseSpec, uv_version: str, environment: Mapping[str, str]) -> str:

@@ -36,6 +36,11 @@ options:
     description: Exact version of C(uv), which installs the packages.
     type: str
     required: true
+  compiler:
+    description:
+      - Whether the release gets CUDA's compiler from the package index, of the version that its torch is made for.
+    type: bool
+    default: false
   environment:
     description:
       - Variables of every command that downloads, for example a proxy, C(UV_INDEX_URL) or C(UV_FIND_LINKS).
@@ -82,6 +87,16 @@ packages:
   elements: str
   returned: success
   sample: [sglang==0.5.23, torch==2.13.0+cpu]
+cuda:
+  description: Version of CUDA that the release's torch is made for; empty for none, or while it is not installed.
+  type: str
+  returned: success
+  sample: "13.0"
+cuda_toolkit:
+  description: Where the release's compilers have their toolkit from, V(wheels) or V(packages); empty for nowhere.
+  type: str
+  returned: success
+  sample: wheels
 """
 
 import inspect
@@ -89,7 +104,8 @@ import re
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.sglang.plugins.module_utils import release, schema_probe
+from ansible_collections.gpuops.sglang.plugins.module_utils import cuda_record, release, schema_probe
+from ansible_collections.gpuops.sglang.plugins.module_utils.cuda_versions import torch_cuda
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, require_root
 
 # the password of each address in e.g. a proxy, UV_INDEX (NAME=URL) or PIP_EXTRA_INDEX_URL (several)
@@ -105,6 +121,7 @@ def main() -> None:
             "root": {"type": "path", "default": "/opt/sglang"},
             "python": {"type": "path", "default": "/usr/bin/python3"},
             "uv_version": {"type": "str", "required": True},
+            "compiler": {"type": "bool", "default": False},
             "environment": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
@@ -121,6 +138,7 @@ def main() -> None:
             python=asked["python"],
             python_version=release.python_version(asked["python"]),
             root=Path(asked["root"]),
+            compiler=asked["compiler"],
         )
         found = release.read(spec.path)
         missing = found is None
@@ -130,6 +148,8 @@ def main() -> None:
         module.fail_json(msg=str(refused))
     result = {"changed": missing, "missing": missing, "path": str(spec.path)}
     result["packages"] = found["packages"] if found else []
+    result["cuda"] = torch_cuda(result["packages"]) or ""
+    result["cuda_toolkit"] = cuda_record.read(spec.path).get("source", "")
     if missing:
         result["diff"] = {"before": "", "after": f"SGLang {spec.version}\n", "after_header": str(spec.path)}
     module.exit_json(**result)

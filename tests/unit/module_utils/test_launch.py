@@ -182,6 +182,7 @@ def test_the_command_line_of_a_launch(supervisor: Supervisor, host: Host, instan
     )
     assert f"Environment=SGLANG_LAUNCH_ID={launch}\n" in unit
     assert 'Environment="CUDA_VISIBLE_DEVICES=0,1"\n' in unit
+    assert 'Environment="CUDA_DEVICE_ORDER=PCI_BUS_ID"\n' in unit  # the indices are those of nvidia-smi
     assert 'Environment="SGLANG_X=$1 %%n"\n' in unit
     assert f'Environment="HOME={host.state}/a/home"\n' in unit
     assert f"WorkingDirectory={host.state}/a/home\n" in unit

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.sglang.plugins.module_utils import host, release
+from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, host, release
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.release import ReleaseSpec
 
@@ -35,6 +35,7 @@ case "$0 $*" in
 */uv/*/bin/python\ -m\ pip\ install\ *) step=installer-pip ;;
 */bin/uv\ --version) step=uv-version ;;
 */bin/uv\ venv\ *) step=venv ;;
+*/bin/uv\ pip\ compile\ *) step=resolve ;;
 */bin/uv\ pip\ install\ *) step=install ;;
 */bin/uv\ pip\ freeze\ *) step=freeze ;;
 */venv/bin/python\ -I\ -) step=probe ;;
@@ -46,11 +47,12 @@ case $step in
 installer-venv|venv) mkdir -p "$last/bin" && cp "$state/tool" "$last/bin/python" ;;
 installer-pip) cp "$state/tool" "$(dirname "$0")/uv"; echo "${last#uv==}" >"$state/uv-version" ;;
 uv-version) echo "uv $(cat "$state/uv-version") (x86_64)" ;;
-install) env >"$state/environment"; cat "$UV_OVERRIDE" >"$state/overrides"
+install) env >"$state/environment"; echo "$*" >"$state/wanted"; cat "$UV_OVERRIDE" >"$state/overrides"
     if [ -e "$state/packed" ]; then
         mkdir -p "${5%bin/python}lib/python3.11"
         cp -r "$state/packed" "${5%bin/python}lib/python3.11/site-packages"
     fi ;;
+resolve) read -r wanted; echo "$wanted"; cat "$state/resolved" ;;
 freeze) cat "$state/packages" ;;
 probe) cat >"$state/probe"; cat "$state/described" ;;
 esac
@@ -65,6 +67,7 @@ class Lab:
         for path in (self.state / "tool", folder / "host-python"):
             path.write_text(tool)
             path.chmod(0o755)
+        (self.state / "resolved").write_text("cuda-toolkit==13.0.3.0\ntorch==2.14.1\n")
         (self.state / "packages").write_text("torch==2.14.1\nsglang==0.5.23\n")
         self.describe("0.5.23")
         self.spec = ReleaseSpec(
@@ -158,6 +161,7 @@ def test_the_name_depends_on_every_input_and_on_nothing_else() -> None:
         dataclasses.replace(spec, overrides=("a==1", "b==3")),
         dataclasses.replace(spec, overrides=()),
         dataclasses.replace(spec, python_version="3.12"),
+        dataclasses.replace(spec, compiler=True),
     ]
     assert {again.name for again in same} == {spec.name}
     assert len({spec.name, *(changed.name for changed in other)}) == len(other) + 1
@@ -165,6 +169,34 @@ def test_the_name_depends_on_every_input_and_on_nothing_else() -> None:
     assert spec.path == Path("/opt/sglang/releases") / spec.name
     # names stay valid from one version of this collection to the next
     assert spec.name == "0.5.23-30aef2d7"
+
+
+def test_a_driver_that_is_too_old_is_told_before_anything_is_downloaded(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "proc/driver/nvidia/version"
+    module.parent.mkdir(parents=True)
+    module.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.133.07  Thu Feb 22 01:44:30 UTC 2024\n")
+    monkeypatch.setattr(gpu, "ROOT", tmp_path)
+    with pytest.raises(Refused, match=r"made for CUDA 13\.0, which needs NVIDIA's driver 580 or newer.*, not 570"):
+        lab.install()
+    assert lab.steps == ["installer-venv", "installer-pip", "venv", "resolve"]
+    assert not lab.spec.path.exists()
+    module.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  590.48.01  Release Build\n")
+    lab.install()
+    assert lab.steps == ["uv-version", "venv", "resolve", "install", "freeze", "probe"]
+
+
+def test_the_compiler_comes_in_the_version_of_torchs_cuda(lab: Lab) -> None:
+    lab.spec = dataclasses.replace(lab.spec, compiler=True)
+    record = lab.install()
+    assert record["inputs"]["compiler"] == "wheels"
+    wanted = (lab.state / "wanted").read_text().split()
+    assert {"sglang==0.5.23", "nvidia-cuda-nvcc==13.0.*", "nvidia-nvvm==13.0.*"} <= set(wanted)
+    (lab.state / "resolved").write_text("torch==2.14.1+cpu\n")
+    lab.spec = dataclasses.replace(lab.spec, overrides=())
+    with pytest.raises(Refused, match="made for no CUDA"):
+        lab.install()
 
 
 def test_only_the_given_environment_reaches_the_installer(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
