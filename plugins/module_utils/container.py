@@ -180,7 +180,7 @@ class Container:
 
     def _provide_template(self) -> None:
         asked, node = self._asked, self._node
-        storage, _, name = asked.template.partition(":")
+        storage, _colon, name = asked.template.partition(":")
         if not re.fullmatch(r"vztmpl/[^/]+", name):
             raise Refused(
                 f"{self._where}: '{asked.template}' is no template: write STORAGE:vztmpl/FILE as 'pveam list' shows it"
@@ -198,7 +198,7 @@ class Container:
             )
         if asked.check:
             return
-        algorithm, _, checksum = asked.template_checksum.rpartition(":")
+        algorithm, _colon, checksum = asked.template_checksum.rpartition(":")
         proof = {"checksum-algorithm": algorithm or "sha256", "checksum": checksum} if checksum else {}
         values = {"content": "vztmpl", "filename": name.partition("/")[2], "url": asked.template_url, **proof}
         doing = f"downloading its template from {asked.template_url}"

@@ -74,7 +74,8 @@ def harmless(remove: bool) -> None:
 
 def say(**facts: object) -> None:
     """Print facts as one line."""
-    print(json.dumps(facts), flush=True)
+    sys.stdout.write(f"{json.dumps(facts)}\n")
+    sys.stdout.flush()
 
 
 def try_open(path: str) -> None:
