@@ -160,7 +160,7 @@ def test_a_container_that_stops_or_moves_is_seen_the_next_time(
     assert stopped["proxmox_status"] == "stopped"
 
 
-@pytest.mark.parametrize(("limit", "hosts"), [("kpro5", {"ct129", "ct130"}), ("ct129", {"ct129"})])
+@pytest.mark.parametrize(("limit", "hosts"), [("kpro5", {"pve-kpro5", "ct129", "ct130"}), ("ct129", {"ct129"})])
 def test_a_deployment_can_be_limited(
     cluster: FakePve, source: Callable[..., Path], run: Command, limit: str, hosts: set[str]
 ) -> None:
