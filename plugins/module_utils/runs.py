@@ -41,7 +41,7 @@ def begin(orders: Sequence[Order], state: Path, wait: Wait) -> str:
     The process takes over the locks of this one.
     """
     # what it is made of goes away with the module that began it
-    from ansible_collections.gpuops.sglang.plugins.module_utils import diagnosis  # noqa: F401
+    from ansible_collections.gpuops.sglang.plugins.module_utils import diagnosis, memory_log  # noqa: F401
 
     launches.watcher()
     return _detach(state, lambda tell: carry_out(orders, state, wait, tell))

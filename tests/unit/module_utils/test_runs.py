@@ -188,7 +188,8 @@ def test_a_run_does_not_need_the_files_of_its_module(tmp_path: Path, go: Path) -
             archive.write(file, place / file.relative_to(next(iter(module_utils.__path__))))
     late = "launch.systemd.log_of = lambda *_: []; launch.watcher(); from_here = runs.Path(sys.path[0]).exists()\n"
     late += "health = sys.modules[launch.__name__.replace('.launch', '.health')]\n"
-    late += "health._diagnosis('L', 'i', {}); health.entries_of('L', 'i'); assert not from_here"
+    late += "health._diagnosis('L', 'i', {}); health._measured('L', type('Known', (), {'invocation': 'i'}))\n"
+    late += "health.entries_of('L', 'i'); assert not from_here"
     module_line = module(tmp_path, then=f"os.remove({str(packed)!r})", late=late, path=str(packed))
     done = subprocess.run(module_line, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
