@@ -220,8 +220,8 @@ def _bar(number: int, gpu: Mapping[str, Any], fits: bool | None) -> str:
         parts.append(f'<div class="part {name}" style="width:{width:.3f}%" title="{title}">{label}</div>')
     held = ", ".join(f"{_word(name, fits)} {size:.1f} GiB" for name, size in _told(gpu["parts"]))
     figures = _text(f"GPU {number}, {gpu['name']}, {gpu['total_gib']:.1f} GiB: {held}")
-    drawn = f'<div class="bar" role="img" aria-label="{figures}">{"".join(parts)}</div>'
-    return f'<div class="gpu"><span class="soft" aria-hidden="true">{number}</span>{drawn}</div>'
+    shown = f'<div class="bar" role="img" aria-label="{figures}">{"".join(parts)}</div>'
+    return f'<div class="gpu"><span class="soft" aria-hidden="true">{number}</span>{shown}</div>'
 
 
 def _legend(numbers: Sequence[int], gpus: Sequence[Mapping[str, float]], fits: bool | None) -> str:
