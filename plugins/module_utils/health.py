@@ -184,18 +184,18 @@ def beside() -> list[str]:
 
 def gpu_faults(state: Path, instances: Collection[str]) -> list[str]:
     """Return what is wrong with the GPUs, driver and devices that instances need, a line each."""
-    users = {}
+    users = []
     for name in instances:
         with contextlib.suppress(Refused):
             record = launches.record_of(state, name)
             if (record.get("resolved") or {}).get("device") not in (None, "cpu"):
-                users[record["user"]] = name
+                users.append(record["user"])
     if not users:
         return []
     # modules are compiled anew in each run, and a deployment has no need of these
     from ansible_collections.gpuops.sglang.plugins.module_utils.gpu_facts import gpu_facts
 
-    return list(dict.fromkeys(fault for user in users for fault in gpu_facts(user)["faults"]))
+    return list(dict.fromkeys(fault for user in dict.fromkeys(users) for fault in gpu_facts(user)["faults"]))
 
 
 def _of(effective: int | None, meant: int | None) -> str:
