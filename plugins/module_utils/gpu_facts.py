@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -52,10 +53,24 @@ def gpu_facts(user: str | None = None) -> dict[str, Any]:
         "nvidia_smi": smi,
         "amd_smi": amd,
         "shm_mib": _shm(),
+        "memlock_mib": _memlock(),
         "kernel_log": gpu_driver.kernel_log(),
     }
     faults, remarks = find_faults(facts, place)
     return {**facts, "faults": faults, "remarks": remarks}
+
+
+def _memlock() -> float | None:
+    """Return the MiB that a service of a container may lock at most, or None where there is no limit.
+
+    That of PID 1, which a container's root can not raise; a unit's LimitMEMLOCK=infinity is clamped to it silently.
+    """
+    try:
+        limits = (gpu.ROOT / "proc/1/limits").read_text()
+    except OSError:
+        return None
+    found = re.search(r"(?m)^Max locked memory\s+\S+\s+(\d+)", limits)
+    return int(found[1]) / 2**20 if found else None
 
 
 def _shm() -> int | None:

@@ -86,6 +86,17 @@ class _Judge:
                 f"/dev/shm has {shm} MiB, which is little for NCCL between {len(self.facts['gpus'])} GPUs: mount it "
                 f"with {LITTLE_SHM} MiB or more (Docker: --shm-size or --ipc=host)"
             )
+        locked = self.facts["memlock_mib"]
+        if len(self.facts["gpus"]) > 1 and locked is not None and self.place.contained:
+            raised = (
+                f"{self.place.there}, write 'lxc.prlimit.memlock: unlimited' into /etc/pve/lxc/CTID.conf"
+                if self.place.manager == "lxc"
+                else "have it started with '--ulimit memlock=-1'"
+            )
+            yield (
+                f"services of this container may lock {locked:g} MiB, whatever their LimitMEMLOCK asks, and NCCL locks "
+                f"what it gives to a network card: {raised}, and restart it"
+            )
 
     def module(self) -> Iterator[str]:
         """Yield why the kernel has no driver of NVIDIA's."""
@@ -261,10 +272,7 @@ class _Judge:
             if path in self.devices:
                 yield from self._node(path)
             elif self.place.manager == "lxc":
-                yield (
-                    f"{path} is missing: {there}, 'pct set CTID --devN {path},gid=GID,mode=0660' with the number that "
-                    "'getent group render' tells in this container, and restart it"
-                )
+                yield f"{path} is missing: {self.place.give(path)}"
             else:
                 yield f"{path} is missing: see what amdgpu says in 'journalctl -k' {there}"
         if tool["state"] != "answers":

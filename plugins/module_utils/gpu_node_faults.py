@@ -44,7 +44,8 @@ def _permit(path: str, place: Place) -> str:
 
 def _allow(node: Mapping[str, Any], user: str, place: Place) -> str:
     steps = []
-    if re.fullmatch(r".*[67].", node["mode"]) and node["group"] not in ("root", "nogroup", "nobody"):
+    named = not node["group"].isdigit() and node["group"] not in ("root", "nogroup", "nobody")
+    if re.fullmatch(r".*[67].", node["mode"]) and named:
         steps.append(f"add '{user}' to the group {node['group']}")
     if place.contained:
         steps.append(place.give(node["path"]))

@@ -43,7 +43,12 @@ class Place:
         return f"look for NVRM in 'journalctl -k' {self.there}"
 
     def give(self, path: str) -> str:
-        """Say how a device of NVIDIA's comes into this container, or how this host makes it."""
+        """Say how a device comes into this container, or how this host makes it."""
+        if self.manager == "lxc" and "nvidia" not in path:
+            return (
+                f"{self.there}, 'pct set CTID --devN {path},gid=GID,mode=0660' with the number that 'getent group "
+                "render' tells in this container, and restart it"
+            )
         uvm = "nvidia-uvm" in path
         made = "'nvidia-modprobe -u -c 0'" if uvm else "'nvidia-modprobe -c N' for GPU N"
         kept = (

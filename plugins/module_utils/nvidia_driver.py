@@ -37,6 +37,7 @@ class Facts:
     machine: str  # the kernel's architecture
     distribution: str  # e.g. debian
     family: str  # debian, or '' for a distribution whose packages are not known
+    gpus: bool  # whether this host has the device of any; a container sees its node's module without one
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ def gather() -> Facts:
         os.uname().machine,
         release.get("PRETTY_NAME") or release.get("ID") or "unknown",
         "debian" if family else "",
+        gpu.device() is not None,
     )
 
 
@@ -94,6 +96,8 @@ def mismatch(facts: Facts) -> str:
 def judge(facts: Facts, asked: Asked) -> Verdict:
     """Return what is to be done; raises Refused where that can not work."""
     driver, place = facts.driver, facts.place
+    if place.contained and not facts.gpus:
+        return Verdict()
     wrong = mismatch(facts)
     if place.contained:
         wanted, todo = driver["version"] or "", "libraries" if wrong else ""

@@ -402,6 +402,12 @@ shm_mib:
   type: int
   returned: success
   sample: 65536
+memlock_mib:
+  description:
+    - Memory in MiB that PID 1 may lock at most, and so each service of a container; null for no limit.
+  type: float
+  returned: success
+  sample: 8.0
 kernel_log:
   description: Last lines of this boot's kernel log that tell of trouble with a GPU, as far as they can be read.
   type: list

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import connections  # noqa: F401 - brings Ansible's finder of collections, which must be before the first import of one
 import pytest
 from debian_root import debian12, debian13, key  # noqa: F401 - fixtures
+from gpu_container import gpu_inventory, gpu_node  # noqa: F401 - fixtures
 from pct_backend import container
 from playbook_runs import deploy
 from servers import UNIT

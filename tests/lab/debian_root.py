@@ -29,7 +29,21 @@ OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Bui
 ENTER = """
 mount -t overlay overlay -o "lowerdir=$LOWER,upperdir=$UPPER,workdir=$WORK" "$ROOT"
 mount -t proc proc "$ROOT/proc"
-mount --rbind /dev "$ROOT/dev"
+if [ -n "$MODULE" ]; then
+    # NVIDIA's device in a /dev of its own
+    mount -t tmpfs tmpfs "$ROOT/dev"
+    for device in null zero full random urandom tty; do
+        mknod -m 666 "$ROOT/dev/$device" c $(stat -c '0x%t 0x%T' "/dev/$device")
+    done
+    mknod -m 666 "$ROOT/dev/nvidia0" c 1 3
+    ln -s /proc/self/fd "$ROOT/dev/fd"
+    mkdir "$ROOT/dev/pts" "$ROOT/dev/shm"
+    mount -t devpts -o ptmxmode=666 devpts "$ROOT/dev/pts"
+    ln -s pts/ptmx "$ROOT/dev/ptmx"
+    mount -t tmpfs tmpfs "$ROOT/dev/shm"
+else
+    mount --rbind /dev "$ROOT/dev"
+fi
 mount --rbind / "$ROOT/host"
 mount -t tmpfs tmpfs "$ROOT/proc/driver"
 if [ -n "$MODULE" ]; then

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def driver(loaded: str | None = None, on_disk: str | None = None, **libraries: s
 
 
 def facts(place: Place, found: Mapping[str, Any], machine: str = "x86_64", family: str = "debian") -> Facts:
-    return Facts(place, found, machine, "Debian GNU/Linux 12 (bookworm)" if family else "Alpine Linux", family)
+    return Facts(place, found, machine, "Debian GNU/Linux 12 (bookworm)" if family else "Alpine Linux", family, True)
 
 
 def same(version: str) -> dict[str, Any]:
@@ -49,6 +50,11 @@ def test_a_container_follows_its_node_whatever_version_is_asked_for() -> None:
     verdict = nvidia.judge(facts(CONTAINER, found), Asked("580.95.05", "packages"))
     assert (verdict.todo, verdict.version) == ("libraries", "590.48.01")
     assert verdict.told == []  # it is put right
+
+
+def test_a_container_without_a_gpu_needs_no_driver() -> None:
+    found = replace(facts(CONTAINER, driver("525.60.13")), gpus=False)
+    assert nvidia.judge(found, Asked(source="packages", cuda="13.0")) == nvidia.Verdict()
 
 
 def test_one_library_of_two_is_enough_for_a_mismatch() -> None:
