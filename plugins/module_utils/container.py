@@ -87,7 +87,7 @@ class Container:
         """Bring it about. Refused, with the whole message, where it can not be; the report then tells what is done."""
         asked = self._asked
         if asked.gpus and self._host:
-            self._gpu_paths = self._host.gpu_paths(asked.gpus, make=not asked.check)
+            self._gpu_paths = self._host.gpu_paths(asked.gpus)
             # AMD's devices belong to a group on every distribution
             self._group = asked.gpus.group or ("render" if self._host.vendor(asked.gpus) == "amd" else "")
         elif not self._host and (asked.gpus or asked.raw):

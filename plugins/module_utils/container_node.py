@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.sglang.plugins.module_utils.container_config import UNITS, mebibytes, with_raw
-from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, run
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.proxmox_api import device_source
 from ansible_collections.gpuops.sglang.plugins.module_utils.runner import InContainer
 
 ROOT = Path("/")
-MAKER = "gpuops-gpu-devices.service"  # of the role proxmox_container: it makes NVIDIA's device files at boot
 LOCK_WAIT = 10  # s, as long as Proxmox itself waits for the lock of a configuration
 # paths of devices that are a GPU of its own, or a part of one
 GPU_PATHS = r"/dev/nvidia\d+|/dev/nvidia-caps/nvidia-cap\d+|/dev/dri/renderD\d+"
@@ -62,14 +61,11 @@ class Host:
             " (role nvidia_driver), or run the role proxmox_container with its node step, which loads the modules"
         )
 
-    def gpu_paths(self, gpus: Gpus, make: bool) -> list[str]:
-        """Return the device files that these GPUs need, all of which are there; `make`: have lost ones made again."""
+    def gpu_paths(self, gpus: Gpus) -> list[str]:
+        """Return the device files that these GPUs need, all of which are there."""
         amd = self.vendor(gpus) == "amd"
         paths = self._amd_paths(gpus) if amd else self._nvidia_paths(gpus)
         missing = [path for path in paths if not self._is_device(path)]
-        if missing and make and (ROOT / f"etc/systemd/system/{MAKER}").exists():
-            run(["systemctl", "restart", MAKER])
-            missing = [path for path in missing if not self._is_device(path)]
         if missing:
             sources = "; ".join(f"{path}: {device_source(path)}" for path in missing)
             raise Refused(

@@ -10,6 +10,7 @@ from typing import Any
 from ansible_collections.gpuops.sglang.plugins.module_utils.gpu_child import told
 
 WAIT = 60  # s: without persistence each of eight GPUs is woken up first
+STUCK_WAIT = 10  # s: what hung once is not waited for that long again
 # CUresult of cuda.h -> its name and what it means here
 RESULTS = {
     0: ("CUDA_SUCCESS", "CUDA works"),
@@ -50,16 +51,16 @@ RESULTS = {
 }
 
 
-def ask_cuda(user: str, keep: bool) -> dict[str, Any]:
+def ask_cuda(user: str, keep: bool, stuck: bool = False) -> dict[str, Any]:
     """Return what cuInit says to `user` ('': to this one).
 
     With `keep` it can not remove files either. It needs that, but as root it would remove a device that is wrong, with
-    which it fails anyway.
+    which it fails anyway. `stuck`: the driver already let something else wait in vain.
 
     `result`, `name` and `meaning` of the CUresult, `devices` counted, `driver_version` of CUDA, the `library` that was
     loaded; without a result `error` says why.
     """
-    lines, error = told(user, WAIT, "cuda", *(["keep"] if keep else []))
+    lines, error = told(user, STUCK_WAIT if stuck else WAIT, "cuda", *(["keep"] if keep else []))
     facts: dict[str, Any] = {key: value for line in lines for key, value in line.items()}
     result = facts.get("result")
     name, meaning = RESULTS.get(result, (None, None)) if result is not None else (None, None)

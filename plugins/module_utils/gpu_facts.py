@@ -35,6 +35,7 @@ def gpu_facts(user: str | None = None) -> dict[str, Any]:
     devices, untried = gpu_devices.devices(account)
     wrong = any(gpu_devices.is_wrong(one) for one in devices if one["path"] in ("/dev/nvidiactl", "/dev/nvidia-uvm"))
     smi, gpus = gpu_smi.ask()
+    stuck = untried is not None or smi["state"] == "hangs"
     amd: dict[str, Any] | None = None
     amd_gpus: list[dict[str, Any]] = []
     if any(one["vendor"] == "amd" for one in on_bus) or (gpu.ROOT / "dev/kfd").exists():
@@ -46,7 +47,7 @@ def gpu_facts(user: str | None = None) -> dict[str, Any]:
         "pci": on_bus,
         "gpus": [*gpus, *amd_gpus],
         "driver": gpu_driver.driver(),
-        "cuda": cuda.ask_cuda(gpu_devices.other(account), keep=wrong),
+        "cuda": cuda.ask_cuda(gpu_devices.other(account), keep=wrong, stuck=stuck),
         "devices": devices,
         "devices_untried": untried,
         "minors": gpu_driver.minors(),

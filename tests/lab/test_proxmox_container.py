@@ -49,7 +49,12 @@ def test_a_container_from_nothing_to_two_gpus(gpu_node: None, gpu_inventory: Pat
     )
     assert WAIT not in " ".join(restarted.output.split())
 
-    # nothing is left to do; what would be done is shown, as the lines of the configuration
+    # nothing is left to do, which few calls tell: of the node's devices, of the container, and of its Python
+    calm = bootstrap(gpu_inventory, "-vvv", **more, shm="64M")
+    assert (calm.status, calm.count(HOST, "changed")) == (0, 0), calm
+    assert 2 <= calm.output.count("SSH: EXEC") <= 6, calm.output
+
+    # what would be done is shown, as the lines of the configuration
     wider = {**more, "memory": "2G"}
     shown = bootstrap(gpu_inventory, "--check", "--diff", **wider, shm="64M")
     assert (shown.status, shown.count(HOST, "changed")) == (0, 1), shown

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible_collections.gpuops.sglang.plugins.module_utils import gpu
+from ansible_collections.gpuops.sglang.plugins.module_utils import cuda, gpu
 from ansible_collections.gpuops.sglang.plugins.module_utils.gpu_facts import gpu_facts
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from conftest import FIXTURES
@@ -241,6 +242,26 @@ def test_nvidia_smi_that_is_missing_or_hangs(host: Host, monkeypatch: pytest.Mon
     host.program("nvidia-smi", "exec sleep 600")
     monkeypatch.setattr(gpu, "SMI_WAIT", 1)
     assert [line[:40] for line in faults(host)] == ["nvidia-smi does not answer within 20 s, "]
+
+
+def test_a_driver_that_let_nvidia_smi_wait_is_not_waited_for_as_long_again(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STANDIN_CUINIT", "hang")
+    monkeypatch.setattr(cuda, "STUCK_WAIT", 0.5)
+    monkeypatch.setattr(gpu, "SMI_WAIT", 0.5)
+    host.program("nvidia-smi", "exec sleep 60")
+    assert gpu_facts()["cuda"]["error"] == "no answer within 0.5 s"
+
+
+def test_little_memory_that_may_be_locked_is_told_in_a_container_with_several_gpus(host: Host) -> None:
+    host.write("proc/1/limits", "Limit   Soft   Hard   Units\nMax locked memory   8388608   8388608   bytes\n")
+    host.smi(re.sub("(<gpu id=.*</gpu>)", r"\1\1", (FIXTURES / "gpu/h200-busy.xml").read_text(), flags=re.DOTALL))
+    assert not any("may lock" in line for line in gpu_facts()["remarks"])  # a machine's root may raise it
+    host.write("run/systemd/container", "lxc")
+    assert any(line.startswith("services of this container may lock 8 MiB") for line in gpu_facts()["remarks"])
+    host.write("proc/1/limits", "Max locked memory   unlimited   unlimited   bytes\n")
+    assert not any("may lock" in line for line in gpu_facts()["remarks"])
 
 
 def test_a_gpu_that_fell_off_the_bus(host: Host) -> None:

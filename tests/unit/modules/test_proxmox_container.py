@@ -349,26 +349,6 @@ def test_a_node_without_the_device_names_what_makes_it(cluster: FakePve, node: R
     assert "dev0" not in cluster.ct(129).config
 
 
-def test_a_device_that_the_node_lost_is_made_again_by_what_makes_it_at_boot(
-    cluster: FakePve, node: Run, root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    cluster.add_ct(129, "ct129", node="kpro5")
-    device = root / "dev/nvidia-uvm"
-    makes = device.readlink()
-    device.unlink()
-    systemctl = tmp_path / "programs/systemctl"
-    systemctl.parent.mkdir()
-    systemctl.write_text(f'#!/bin/sh\n[ "$*" = "restart gpuops-gpu-devices.service" ] && ln -s {makes} {device}\n')
-    systemctl.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{systemctl.parent}:{os.environ['PATH']}")
-    assert "kpro5 has no /dev/nvidia-uvm" in node(gpus=[0])["msg"]  # nothing is there that makes it
-    unit = root / "etc/systemd/system/gpuops-gpu-devices.service"
-    unit.parent.mkdir(parents=True)
-    unit.touch()
-    assert "kpro5 has no /dev/nvidia-uvm" in node(gpus=[0], _ansible_check_mode=True)["msg"]
-    assert "dev2" in node(gpus=[0])["changes"]
-
-
 def test_numbers_of_gpus_are_those_of_nvidia_smi_and_mig_has_its_capabilities(
     cluster: FakePve, node: Run, root: Path
 ) -> None:
