@@ -14,8 +14,9 @@ description:
   - RV(faults) names what keeps the GPUs from being used, each in one line with its value, and what to do where, in the
     container or on its node. C(nvidia-smi) can work where CUDA fails, so C(cuInit) of the driver's library is called.
   - Changes nothing. What asks the driver are child processes which end within a minute and a half in all, or are left
-    behind where the driver does not let go of them. They can neither load kernel modules nor make, remove or mend device nodes, which
-    C(nvidia-smi) and NVIDIA's libraries do by themselves as root; so the facts hold for a service that may not do it.
+    behind where the driver does not let go of them. They can neither load kernel modules nor make, remove or mend
+    device nodes, which C(nvidia-smi) and NVIDIA's libraries do by themselves as root; so the facts hold for a service
+    that may not do it.
   - C(cuInit) makes no context, so it takes no memory of a busy GPU.
 author: gpuops contributors (@gpuops)
 options:
