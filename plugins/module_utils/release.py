@@ -36,6 +36,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
     writing_below,
 )
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Options
+from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import CLEAN, make_venv, step
 
 LOCK_WAIT = 1800  # s: a first installation downloads up to 10 GB
 
@@ -178,8 +179,7 @@ def install(spec: ReleaseSpec, uv_version: str, environment: Mapping[str, str], 
     of the module schema_probe.
     """
     os.umask(0o022)  # the service user reads what root installs
-    clean = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
-    environment = {**clean, **environment}
+    environment = {**CLEAN, **environment}
     with writing_below(spec.root):
         spec.root.mkdir(parents=True, exist_ok=True)
     with writing_below(spec.root), only_one(spec.root / "install.lock", f"installs into {spec.root}", LOCK_WAIT):
@@ -251,20 +251,9 @@ def _uv(spec: ReleaseSpec, uv_version: str, environment: Mapping[str, str]) -> s
             return str(uv)
     except OSError:
         pass  # it is not there, or an interrupted installation left a part of it
-    _step(spec, "making the installer's venv", [spec.python, "-m", "venv", "--clear", str(home)], environment)
-    pip = [str(home / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    _step(spec, "installing uv", [*pip, f"uv=={uv_version}"], environment)
+    make_venv(home, spec.python, f"uv=={uv_version}", environment, f"SGLang {spec.version}")
     return str(uv)
 
 
 def _step(spec: ReleaseSpec, what: str, argv: Sequence[str], environment: Mapping[str, str], stdin: str = "") -> str:
-    try:
-        done = run(argv, environment, stdin)
-    except OSError as error:
-        raise Refused(f"SGLang {spec.version}: {what} failed: can not run {argv[0]}: {error.strerror}") from error
-    if done.returncode == 0:
-        return done.stdout
-    said = " | ".join(last_lines(done.stderr or done.stdout, 5))
-    free = shutil.disk_usage(spec.root).free / 2**30
-    hint = f"; {spec.root} has {free:.1f} GiB free" if "No space left" in said or free < 1 else ""
-    raise Refused(f"SGLang {spec.version}: {what} failed with exit status {done.returncode}: {said}{hint}")
+    return step(f"SGLang {spec.version}", what, argv, environment, spec.root, stdin)

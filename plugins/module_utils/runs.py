@@ -22,6 +22,7 @@ from typing import Any
 
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils import progress
+from ansible_collections.gpuops.sglang.plugins.module_utils.background import in_background
 from ansible_collections.gpuops.sglang.plugins.module_utils.health import Wait, entries_of, usual_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, name_holder, write_whole
 from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import Order, Outcome, Tell, carry_out
@@ -30,7 +31,6 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import sy
 RUNS = Path("/run/gpuops-sglang")
 KEPT = 20  # runs whose outcome can still be asked for
 LOG_LINES = 2000
-BEGUN = "begun\n"
 WAKE = 0.2  # s
 LOOK = 2  # s between two looks at the log
 
@@ -52,29 +52,11 @@ def _detach(state: Path, work: Callable[[Tell], list[Outcome]]) -> str:
     for old in sorted(RUNS.glob("*.json"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
         old.unlink()
     run = secrets.token_hex(6)
-    ready, told = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(told)
-        os.waitpid(child, 0)
-        with os.fdopen(ready) as said:
-            line = said.readline()
-        if line != BEGUN:
-            raise Refused(f"nothing was done: a process for it can not begin: {line.strip() or 'it was ended'}")
-        return run
-    try:
-        os.setsid()
-        if not os.fork():
-            _work(run, state, work, told)
-    except BaseException as error:
-        os.write(told, f"{error}\n".encode())
-    finally:
-        os._exit(0)
+    in_background(lambda begun: _work(run, state, work, begun))
+    return run
 
 
-def _work(run: str, state: Path, work: Callable[[Tell], list[Outcome]], told: int) -> None:
-    for descriptor in range(3):
-        os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
+def _work(run: str, state: Path, work: Callable[[Tell], list[Outcome]], begun: Callable[[], None]) -> None:
     path = RUNS / f"{run}.json"
     name_holder(launches.LOCK, run)
     content: dict[str, Any] = {
@@ -91,7 +73,7 @@ def _work(run: str, state: Path, work: Callable[[Tell], list[Outcome]], told: in
 
     systemd.into_scope(f"gpuops-{run}", os.getpid())
     write_whole(path, json.dumps(content), 0o600)
-    os.write(told, BEGUN.encode())
+    begun()
     try:
         content["outcomes"] = [asdict(outcome) for outcome in work(tell)]
     except Exception:

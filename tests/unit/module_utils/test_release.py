@@ -219,7 +219,7 @@ def test_only_the_given_environment_reaches_the_installer(lab: Lab, monkeypatch:
 @pytest.mark.parametrize(
     ("step", "what"),
     [
-        ("installer-venv", "making the installer's venv"),
+        ("installer-venv", "making uv's venv"),
         ("installer-pip", "installing uv"),
         ("venv", "making the venv"),
         ("install", "installing"),

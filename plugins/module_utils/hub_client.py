@@ -1,0 +1,133 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Run by the interpreter that has the hub's client, with a request as one line of JSON on standard input.
+
+Answers with lines of JSON: `list` gives the commit of a revision and its files, `fetch` the bytes that are there and each
+file that has come. Ends with its caller, whose end closes standard input.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+TELL = 1  # s between two lines about bytes
+ONE_BY_ONE = threading.Lock()
+
+
+def say(**answer: Any) -> None:
+    """Write one line; whole lines also from several threads."""
+    with ONE_BY_ONE:
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+def with_patience(request: dict[str, Any], action: Callable[[], Any]) -> Any:
+    """Do it again where the hub or the network may recover by itself."""
+    last = request["tries"] - 1
+    for number in range(last + 1):
+        try:
+            return action()
+        except Exception as error:
+            response = getattr(error, "response", None)
+            passing = response is None or response.status_code in (408, 429) or response.status_code >= 500
+            if number == last or not passing or getattr(error, "errno", None):
+                raise
+            asked = "" if response is None else response.headers.get("Retry-After", "")
+            time.sleep(min(int(asked), 300) if asked.isdigit() else request["pause"] * 2**number)
+    return None
+
+
+def listing(request: dict[str, Any]) -> None:
+    """Tell what a revision is now: its commit, and its files that the patterns leave."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.utils import filter_repo_objects
+
+    api = HfApi(endpoint=request["endpoint"], token=request["token"] or False)
+    info = with_patience(
+        request, lambda: api.model_info(request["repo"], revision=request["revision"], files_metadata=True, timeout=30)
+    )
+    patterns = {f"{kind}_patterns": request[kind] or None for kind in ("allow", "ignore")}
+    files = {}
+    for file in filter_repo_objects(info.siblings or [], key=lambda one: one.rfilename, **patterns):
+        digest = f"sha256:{file.lfs.sha256}" if file.lfs else f"git-sha1:{file.blob_id}"
+        files[file.rfilename] = {"size": file.size, "hash": digest}
+    say(commit=info.sha, files=files)
+
+
+def fetching(request: dict[str, Any]) -> None:
+    """Bring each file of `files` (name -> size) into `folder`, going on where an earlier run was ended."""
+    import fcntl
+
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers
+
+    folder = request["folder"]
+    # an earlier one may still be on its way out
+    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
+    headers = build_hf_headers(token=request["token"] or False, library_name="gpuops.sglang")
+
+    def fetch(name: str, size: int) -> str:
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        url = hf_hub_url(request["repo"], name, revision=request["commit"], endpoint=request["endpoint"])
+
+        def go_on() -> None:
+            # snapshot_download begins an interrupted file anew, this function of the client goes on
+            with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
+                there = file.seek(0, os.SEEK_END)
+                if there > size:
+                    there = file.seek(0)
+                    file.truncate()
+                http_get(url, file, resume_size=there, headers=headers, expected_size=size, displayed_filename=name)
+                file.flush()
+                os.fsync(file.fileno())
+
+        with_patience(request, go_on)
+        return name
+
+    def there() -> int:
+        paths = (os.path.join(folder, name) for name in request["files"])
+        return sum(os.path.getsize(path) for path in paths if os.path.exists(path))
+
+    with concurrent.futures.ThreadPoolExecutor(request["workers"]) as pool:
+        waiting = {pool.submit(fetch, name, size) for name, size in request["files"].items()}
+        while waiting:
+            done, waiting = concurrent.futures.wait(waiting, TELL, concurrent.futures.FIRST_COMPLETED)
+            for one in done:
+                say(came=one.result())
+            say(bytes=there())
+
+
+def end_with_caller() -> None:
+    """Wait for the end of standard input, then end at once."""
+    sys.stdin.read()
+    os._exit(3)
+
+
+def main() -> None:
+    """Do what is requested; an error is the last line."""
+    request = json.loads(sys.stdin.readline())
+    threading.Thread(target=end_with_caller, daemon=True).start()
+    try:
+        {"list": listing, "fetch": fetching}[request["action"]](request)
+    except BaseException as error:
+        response = getattr(error, "response", None)
+        say(
+            error=type(error).__name__, errno=getattr(error, "errno", None),
+            status=None if response is None else response.status_code, text=str(error), file=getattr(error, "filename", None),
+        )  # fmt: skip
+        os._exit(1)  # other files need not come to their end
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
