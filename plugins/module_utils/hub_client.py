@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Run by the interpreter that has the hub's client, with a request as one line of JSON on standard input.
 
-Answers with lines of JSON: `list` gives the commit of a revision and its files, `fetch` the bytes that are there and each
-file that has come. Ends with its caller, whose end closes standard input.
+Answers with lines of JSON: `list` gives the commit of a revision and its files, `fetch` the bytes that are there and
+each file that has come. Ends with its caller, whose end closes standard input.
 """
 
 from __future__ import annotations
@@ -100,11 +100,14 @@ def fetching(request: dict[str, Any]) -> None:
 
     with concurrent.futures.ThreadPoolExecutor(request["workers"]) as pool:
         waiting = {pool.submit(fetch, name, size) for name, size in request["files"].items()}
+        told = time.monotonic()
         while waiting:
             done, waiting = concurrent.futures.wait(waiting, TELL, concurrent.futures.FIRST_COMPLETED)
             for one in done:
                 say(came=one.result())
-            say(bytes=there())
+            if time.monotonic() >= told + TELL:
+                told = time.monotonic()
+                say(bytes=there())
 
 
 def end_with_caller() -> None:
@@ -122,8 +125,8 @@ def main() -> None:
     except BaseException as error:
         response = getattr(error, "response", None)
         say(
-            error=type(error).__name__, errno=getattr(error, "errno", None),
-            status=None if response is None else response.status_code, text=str(error), file=getattr(error, "filename", None),
+            error=type(error).__name__, errno=getattr(error, "errno", None), file=getattr(error, "filename", None),
+            status=None if response is None else response.status_code, text=str(error),
         )  # fmt: skip
         os._exit(1)  # other files need not come to their end
     os._exit(0)

@@ -38,14 +38,16 @@ def weight_problems(folder: Path) -> list[str]:
     indexed = _indexed(folder / INDEX)
     if not present and not indexed:
         return [f"{folder} holds no weights ({', '.join(WEIGHTS)}): finish the download"]
-    wanted = indexed or {name for name in {*present, *_numbered(present)} if not name.startswith("consolidated")}
+    wanted = set(indexed) or {name for name in {*present, *_numbered(present)} if not name.startswith("consolidated")}
     problems = []
     missing = sorted(wanted - present.keys())
     if missing:
         shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         problems.append(f"{folder} lacks {len(missing)} files of its weights ({shown}): finish the download")
     for name in sorted(wanted & present.keys()):
-        problem = _safetensors_problem(present[name]) if name.endswith(".safetensors") else None
+        problem = None
+        if name.endswith(".safetensors"):
+            problem = _safetensors_problem(present[name], indexed.get(name, set()))
         if problem:
             problems.append(f"{present[name]} {problem}: fetch it again")
     return problems
@@ -69,7 +71,7 @@ def quantization_problem(folder: Path, quantization: str | None) -> str | None:
     """Return a sentence if `quantization` needs a checkpoint that was quantized before and this one was not."""
     if quantization not in PREPARED:
         return None
-    config = _mapping(folder / "config.json")
+    config = mapping(folder / "config.json")
     text = config.get("text_config")
     quantized = [config, text if isinstance(text, dict) else {}]
     if any(part.get(key) for part in quantized for key in ("quantization_config", "compression_config")):
@@ -79,9 +81,13 @@ def quantization_problem(folder: Path, quantization: str | None) -> str | None:
     return f"the weights in {folder} are not quantized, and {quantization} can not do it while loading"
 
 
-def _indexed(index: Path) -> set[str]:
-    files = _mapping(index).get("weight_map")
-    return set(map(str, files.values())) if isinstance(files, dict) else set()
+def _indexed(index: Path) -> dict[str, set[str]]:
+    """Return file -> its tensors."""
+    weights = mapping(index).get("weight_map")
+    files: dict[str, set[str]] = {}
+    for tensor, file in weights.items() if isinstance(weights, dict) else ():
+        files.setdefault(str(file), set()).add(tensor)
+    return files
 
 
 def _numbered(names: Iterable[str]) -> Iterator[str]:
@@ -93,8 +99,11 @@ def _numbered(names: Iterable[str]) -> Iterator[str]:
             yield from (f"{head}{number:05}{middle}{count}{ending}" for number in range(1, int(count) + 1))
 
 
-def _safetensors_problem(path: Path) -> str | None:
-    """Compare the size of a file with its header: 8 bytes of the header's length, the header, the tensors."""
+def _safetensors_problem(path: Path, indexed: set[str]) -> str | None:
+    """Compare the size of a file with its header: 8 bytes of the header's length, the header, the tensors.
+
+    A header without any of the tensors that the index says are there is of another file.
+    """
     if not path.is_file():
         return "is no file, or a link to nowhere"
     size = path.stat().st_size
@@ -105,15 +114,20 @@ def _safetensors_problem(path: Path) -> str | None:
             return f"is cut off or no safetensors file ({size} bytes)"
         try:
             header = json.loads(file.read(length))
-            tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
-            end = max((tensor["data_offsets"][1] for tensor in tensors), default=0)
+            tensors = {name: tensor for name, tensor in header.items() if name != "__metadata__"}
+            end = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
             return "has a damaged header"
     wanted = 8 + length + end
-    return None if size == wanted else f"has {size} of {wanted} bytes"
+    if size != wanted:
+        return f"has {size} of {wanted} bytes"
+    if indexed and tensors and not indexed & tensors.keys():
+        return f"is of another model or shard: it has {min(tensors)}, the index expects {min(indexed)}"
+    return None
 
 
-def _mapping(path: Path) -> dict[str, Any]:
+def mapping(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file, or {} where there is none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

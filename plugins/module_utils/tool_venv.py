@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,14 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused,
 
 # what every download begins with; the operator's variables come on top
 CLEAN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
+
+# the password of each address in e.g. a proxy, UV_INDEX (NAME=URL) or PIP_EXTRA_INDEX_URL (several)
+LOGIN = re.compile(r"://[^/\s:@]*:([^/\s]+)@")
+
+
+def passwords(environment: Mapping[str, str]) -> list[str]:
+    """Return the passwords in the addresses of variables: a proxy or an index may carry a login."""
+    return [password for value in environment.values() for password in LOGIN.findall(value)]
 
 
 def make_venv(home: Path, python: str, requirement: str, environment: Mapping[str, str], label: str) -> None:

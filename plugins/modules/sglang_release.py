@@ -100,16 +100,13 @@ cuda_toolkit:
 """
 
 import inspect
-import re
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.sglang.plugins.module_utils import cuda_record, release, schema_probe
 from ansible_collections.gpuops.sglang.plugins.module_utils.cuda_versions import torch_cuda
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, require_root
-
-# the password of each address in e.g. a proxy, UV_INDEX (NAME=URL) or PIP_EXTRA_INDEX_URL (several)
-LOGIN = re.compile(r"://[^/\s:@]*:([^/\s]+)@")
+from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import passwords
 
 
 def main() -> None:
@@ -128,8 +125,7 @@ def main() -> None:
     )
     asked = module.params
     environment = {name: str(value) for name, value in asked["environment"].items()}
-    # a proxy or an index may carry a login in its address
-    module.no_log_values.update(password for value in environment.values() for password in LOGIN.findall(value))
+    module.no_log_values.update(passwords(environment))
     try:
         require_root()
         spec = release.ReleaseSpec(

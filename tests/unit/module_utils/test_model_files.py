@@ -19,9 +19,9 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.model_files import (
 )
 
 
-def safetensors(path: Path, sizes: tuple[int, ...] = (8, 4)) -> None:
+def safetensors(path: Path, sizes: tuple[int, ...] = (8, 4), first: int = 0) -> None:
     header, end = {"__metadata__": {"format": "pt"}}, 0
-    for number, size in enumerate(sizes):
+    for number, size in enumerate(sizes, start=first):
         header[f"t{number}"] = {"dtype": "U8", "shape": [size], "data_offsets": [end, end + size]}  # type: ignore[dict-item]
         end += size
     text = json.dumps(header).encode()
@@ -30,11 +30,11 @@ def safetensors(path: Path, sizes: tuple[int, ...] = (8, 4)) -> None:
 
 def shards(folder: Path, count: int, index: bool) -> list[str]:
     names = [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
-    for name in names:
-        safetensors(folder / name)
+    for number, name in enumerate(names):
+        safetensors(folder / name, first=2 * number)
     if index:
         (folder / "model.safetensors.index.json").write_text(
-            json.dumps({"weight_map": {f"t{number}": name for number, name in enumerate(names)}})
+            json.dumps({"weight_map": {f"t{2 * number}": name for number, name in enumerate(names)}})
         )
     return names
 
@@ -52,6 +52,13 @@ def test_missing_files_are_named(tmp_path: Path, index: bool) -> None:
         (tmp_path / name).unlink()
     (problem,) = weight_problems(tmp_path)
     assert "lacks 5 files" in problem and ", ".join(names[1:4]) in problem and names[4] not in problem
+
+
+def test_a_shard_in_the_place_of_another_is_told(tmp_path: Path) -> None:
+    first, second = shards(tmp_path, 2, True)
+    (tmp_path / second).write_bytes((tmp_path / first).read_bytes())
+    told = f"{tmp_path / second} is of another model or shard: it has t0, the index expects t2: fetch it again"
+    assert weight_problems(tmp_path) == [told]
 
 
 def test_files_of_an_index_alone_are_named(tmp_path: Path) -> None:

@@ -1,0 +1,120 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is known of a model's files: a record that makes the next look cost no more than a stat of each file.
+
+A file whose size, time of change or inode is another is read again; with the same content it is the same file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuops.sglang.plugins.module_utils import model_files
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, write_whole
+
+NAME = ".gpuops-model.json"  # in the directory of a model that was fetched
+CHUNK = 4 * 2**20  # bytes
+# files that may name code of another repository (REPO--MODULE.CLASS)
+CONFIGS = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
+
+File = dict[str, Any]  # size in bytes, mtime_ns, inode, hash ('sha256:...', 'git-sha1:...', or '' where none is known)
+Read = Callable[[int], None]  # is told of bytes that were read
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """Return a record, or None where there is none."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is damaged"
+        raise Refused(f"can not read the record {path}: {why}: put it right, or delete it and deploy again") from error
+    if not isinstance(record, dict) or not isinstance(record.get("files"), dict):
+        raise Refused(f"the record {path} is damaged: delete it and deploy again")
+    return record
+
+
+def write(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a record whole."""
+    write_whole(path, json.dumps(record, indent=1, sort_keys=True))
+
+
+def state_of(path: Path, digest: str) -> File:
+    """Return what a record has of a file whose hash is known."""
+    stat = path.stat()
+    return {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "inode": stat.st_ino, "hash": digest}
+
+
+def digest(path: Path, like: str, heard: Read = lambda _count: None) -> str:
+    """Return the hash of a file, of the kind that `like` is: git's of a blob, or sha256."""
+    kind = like.partition(":")[0] or "sha256"
+    made = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        if kind == "git-sha1":
+            made = hashlib.sha1(b"blob %d\0" % os.fstat(file.fileno()).st_size)
+        while True:
+            chunk = file.read(CHUNK)
+            if not chunk:
+                return f"{kind}:{made.hexdigest()}"
+            made.update(chunk)
+            heard(len(chunk))
+
+
+def file_problem(path: Path, size: int, wanted: str, heard: Read = lambda _count: None) -> str | None:
+    """Return what is wrong with a file, with what was expected and what was found; '' for `wanted` asks for no hash."""
+    try:
+        there = path.stat().st_size
+        if there != size:
+            return f"{path} has {there} of {size} bytes"
+        found = digest(path, wanted, heard) if wanted else ""
+    except OSError as error:
+        return f"{path} can not be read: {error.strerror}"
+    return None if found == wanted else f"{path} has the hash {found}, expected is {wanted}"
+
+
+def changed(folder: Path, files: Mapping[str, File]) -> list[str]:
+    """Return the files that are not as the record has them, as far as a stat tells."""
+    return [name for name, known in files.items() if not _same(folder / name, known)]
+
+
+def _same(path: Path, known: File) -> bool:
+    try:
+        stat = path.stat()
+    except OSError:
+        return False
+    return (stat.st_size, stat.st_mtime_ns, stat.st_ino) == (known["size"], known["mtime_ns"], known["inode"])
+
+
+def files_of(folder: Path) -> Iterator[str]:
+    """Yield every file below `folder` by its path from there; hidden ones are no part of a model."""
+    for base, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if not name.startswith("."):
+                yield os.path.relpath(os.path.join(base, name), folder)
+
+
+def structure_problems(folder: Path) -> list[str]:
+    """Return what keeps the files from being loaded as a model, one sentence each."""
+    if not model_files.is_model(folder):
+        return [f"{folder} has no config.json: it is no model, or the download was not finished"]
+    weights = any(folder.glob("*.gguf"))
+    return [] if weights and not any(folder.glob("*.safetensors*")) else model_files.weight_problems(folder)
+
+
+def foreign_code(folder: Path) -> list[str]:
+    """Return code of other repositories that the configurations name, e.g. 'OWNER/REPO--module.Class'."""
+    found: set[str] = set()
+    for config in CONFIGS:
+        named = model_files.mapping(folder / config).get("auto_map")
+        for value in named.values() if isinstance(named, dict) else ():
+            words = value if isinstance(value, list) else [value]
+            found.update(word for word in words if isinstance(word, str) and "--" in word)
+    return sorted(found)
