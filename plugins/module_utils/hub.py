@@ -20,6 +20,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
     last_lines,
     only_one,
     run,
+    write_whole,
     writing_below,
 )
 from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import CLEAN, make_venv
@@ -30,6 +31,7 @@ PROGRAM = "import json, sys; exec(json.loads(sys.stdin.readline()))"
 WORKERS = 8  # files at a time, as the client itself does
 TRIES, PAUSE = 5, 1.0  # and s before the second try, doubled for each one more
 INSTALL_WAIT = 1800  # s
+WHOLE = "installed"  # a file of the client's venv, written last
 # plain HTTP, no word to the hub about this host, no token of a file that happens to be there
 SETTINGS = {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
             "HF_HUB_DISABLE_PROGRESS_BARS": "1"}  # fmt: skip
@@ -56,11 +58,12 @@ class Hub:
 
     def has_client(self) -> bool:
         """Tell whether the client was installed to its end."""
-        ask = f"from importlib.metadata import version; import {CLIENT}.file_download; print(version('{CLIENT}'))"
+        ask = f"from importlib.metadata import version; print(version('{CLIENT}'))"
         try:
-            return run([str(self.home / "bin/python"), "-I", "-c", ask], CLEAN).stdout.strip() == self.client
+            found = run([str(self.home / "bin/python"), "-I", "-c", ask], CLEAN).stdout.strip()
         except OSError:
             return False
+        return found == self.client and (self.home / WHOLE).exists()
 
     def install(self) -> None:
         """Install the client where it is not there."""
@@ -72,6 +75,7 @@ class Hub:
                 if not self.has_client():
                     variables = {**CLEAN, **self.environment}
                     make_venv(self.home, self.python, f"{CLIENT}=={self.client}", variables, "the hub's client")
+                    write_whole(self.home / WHOLE, "")
 
     def listing(self, repo: str, revision: str, allow: tuple[str, ...], ignore: tuple[str, ...]) -> tuple[str, Wanted]:
         """Return the commit that a revision is now, and its files that the patterns leave."""

@@ -87,7 +87,13 @@ def fetching(request: dict[str, Any]) -> None:
                 if there > size:
                     there = file.seek(0)
                     file.truncate()
-                http_get(url, file, resume_size=there, headers=headers, expected_size=size, displayed_filename=name)
+                try:
+                    http_get(url, file, resume_size=there, headers=headers, expected_size=size, displayed_filename=name)
+                except OSError as error:
+                    # what the hub ended with another size is no beginning to go on with
+                    if not error.errno and getattr(getattr(error, "response", None), "status_code", 416) == 416:
+                        file.truncate(0)
+                    raise
                 file.flush()
                 os.fsync(file.fileno())
 

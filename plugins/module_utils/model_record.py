@@ -33,9 +33,10 @@ def read(path: Path) -> dict[str, Any] | None:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is damaged"
-        raise Refused(f"can not read the record {path}: {why}: put it right, or delete it and deploy again") from error
+    except ValueError:
+        record = None
+    except OSError as error:
+        raise Refused(f"can not read the record {path}: {error.strerror}") from error
     if not isinstance(record, dict) or not isinstance(record.get("files"), dict):
         raise Refused(f"the record {path} is damaged: delete it and deploy again")
     return record
