@@ -29,6 +29,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         answer = self._module({**self._task.args, "follow": {"run": ""}})
         if answer.get("run"):
             answer = self._follow(answer["run"])
+        for line in answer.get("told", ()):
+            self._say(line)
         result.update(answer)
         return result
 

@@ -129,14 +129,16 @@ def all_of(
     ]
     diff += [{"before": f"{name}\n", "after": "", "before_header": str(place.store / name)} for name in removed]
     changed = bool(fetched or removed)
-    result = {"changed": changed, "models": done, "removed": list(removed), "diff": diff}
+    told = [f"{one['name']}: {problem}: fetched again" for one in done for problem in one["damaged"] if change]
+    told += [f"{one['name']}: would fetch {_summary(one)}" for one in fetched if not change]
+    result = {"changed": changed, "models": done, "removed": list(removed), "told": told, "diff": diff}
     return {**result, "failed": True, "msg": "\n".join(refused)} if refused else result
 
 
 def _summary(one: Mapping[str, Any]) -> str:
     took = one["usual_seconds"]
     time_needed = "unknown time" if took is None else f"about {duration(took)} at the rate of an earlier transfer"
-    return f"{one['commit']}: {one['fetched_files']} files, {amount(one['fetched_size'])}, {time_needed}"
+    return f"{one['fetched_files']} files of {one['commit']}, {amount(one['fetched_size'])}, {time_needed}"
 
 
 def _of_hub(model: Model, place: Place, full: bool, change: bool, tell: Tell) -> dict[str, Any]:
@@ -180,7 +182,7 @@ def _fetched(model: Model, place: Place, full: bool, tell: Tell) -> dict[str, An
     folder, work = place.folder(model), place.store / f".{model.name}.partial"
     record = _record(model, place)
     if record is None:
-        place.hub.install()
+        _install(place.hub, model, tell)
         record = _planned(model, place)
         wanted: Wanted = record["files"]
         _bring(model, place, record, wanted, work, tell)
@@ -195,7 +197,7 @@ def _fetched(model: Model, place: Place, full: bool, tell: Tell) -> dict[str, An
         return _result(record, wanted, (), place)
     damaged, files = _look(model, place, record, full, tell)
     if damaged:
-        place.hub.install()
+        _install(place.hub, model, tell)
         wanted = {name: record["files"][name] for name in damaged}
         _bring(model, place, record, wanted, work, tell)
         for name, file in wanted.items():
@@ -206,6 +208,13 @@ def _fetched(model: Model, place: Place, full: bool, tell: Tell) -> dict[str, An
         shutil.rmtree(work)
     _renew(model, place, record, files)
     return _result(record, {name: files[name] for name in damaged}, damaged.values(), place)
+
+
+def _install(hub: Hub, model: Model, tell: Tell) -> None:
+    if not hub.has_client():
+        tell(f"{model.name}: installs the hub's client")
+        hub.install()
+    tell(f"{model.name}: asks {hub.endpoint}")
 
 
 def _planned(model: Model, place: Place) -> dict[str, Any]:

@@ -173,6 +173,11 @@ models:
       description: What was wrong with the files that were fetched again.
       type: list
       elements: str
+told:
+  description: Lines on what was damaged and fetched again; with check mode on what would be fetched.
+  type: list
+  elements: str
+  returned: success
 removed:
   description: Names of the models that were removed.
   type: list

@@ -640,6 +640,19 @@ def test_a_list_that_must_be_corrected_is_told(models: list[Model], told: str) -
     assert told in problem
 
 
+def test_what_would_come_and_what_was_damaged_is_told(lab: Lab) -> None:
+    def told(change: bool) -> Any:
+        return model_store.all_of([lab.model], lab.place, [], False, change, lambda _line: None)["told"]
+
+    (line,) = told(False)
+    assert re.fullmatch(r"m: would fetch 7 files of \w{40}, 100 kB, unknown time", line)
+    assert told(True) == []
+    damage(lab.folder / FIRST, "truncated")
+    told_size = f"m: {lab.folder / FIRST} has {len(FILES[FIRST]) - 7} of {len(FILES[FIRST])} bytes: fetched again"
+    assert told(True) == [told_size]
+    assert told(True) == told(False) == []
+
+
 def test_one_model_that_is_refused_keeps_no_other_from_coming(there: InPlace) -> None:
     models = [Model("a", path="/nowhere"), Model("m", path=str(there.folder))]
     result = model_store.all_of(models, there.place, [], False, True, lambda _line: None)

@@ -1,0 +1,61 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A container fetches a model from a hub on the controller."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from hub_server import HubServer, small_model
+from pct_backend import container
+from playbook_runs import deploy, lab_profile
+
+CONTROLLER = "10.98.0.1"  # of the lab's bridge
+REPO = "owner/model"
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    """A directory of container 129 that goes with the test."""
+    path = f"/var/tmp/gpuops-models-{uuid.uuid4().hex[:8]}"
+    yield path
+    container(129).run("rm -rf %s", path)
+
+
+@pytest.mark.slow
+def test_a_container_fetches_a_model_once(folder: str) -> None:
+    files = small_model(size=3_000_000)
+    host = container(129)
+    with HubServer(CONTROLLER).running() as hub:
+        commit = hub.commit(REPO, files)
+        asked = {
+            "sglang_model_models": [{"name": "small", "repo": REPO}],
+            "sglang_model_store": f"{folder}/store",
+            "sglang_model_root": f"{folder}/root",
+            "sglang_model_endpoint": hub.address,
+            "sglang_model_environment": {**lab_profile()["sglang_install_environment"], "no_proxy": CONTROLLER},
+        }
+        checked = deploy("-l", "ct129", "--check", playbook="playbooks/models.yml", extra=asked)
+        assert checked.status == 0 and checked.count("ct129", "changed") == 1, checked
+        assert f"ct129 | small: would fetch 7 files of {commit}, 6.0 MB" in checked.output, checked
+        assert not host.file(folder).exists and hub.fetched() == {}
+        hub.pace = 0.4
+        run = deploy("-l", "ct129", playbook="playbooks/models.yml", extra=asked)
+        assert run.status == 0 and run.count("ct129", "changed") == 1, run
+        assert "ct129 | small: " in run.output and " of 6.0 MB" in run.output and "B/s" in run.output, run
+        assert "\r" not in run.output
+        assert sum(hub.fetched().values()) == sum(
+            len(content) for name, content in files.items() if not name.endswith((".bin", ".pth")) and name[0] != "."
+        )
+    # the hub is gone, and a deployment finds the model
+    again = deploy("-l", "ct129", extra=asked)
+    assert again.status == 0 and again.count("ct129", "changed") == 0, again
+    host.check_output("truncate --size=9 %s", f"{folder}/store/small/config.json")
+    refused = deploy("-l", "ct129", playbook="playbooks/models.yml", extra=asked)
+    assert refused.status != 0 and f"can not fetch {REPO} from {hub.address}" in refused.output, refused
+    removed = {**asked, "sglang_model_models": [], "sglang_model_remove": ["small"]}
+    run = deploy("-l", "ct129", playbook="playbooks/models.yml", extra=removed)
+    assert run.status == 0 and not host.file(f"{folder}/store/small").exists, run
