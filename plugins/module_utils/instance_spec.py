@@ -41,6 +41,7 @@ SERVICE_SPEC = {
     "reload_beside_docker": {"type": "bool", "default": False},
     "drain_timeout": {"type": "int", "default": 60},
     "stall_timeout": {"type": "int"},
+    "awaited_models": {"type": "list", "elements": "str", "default": []},
     "keep_launches": {"type": "int", "default": 5},
     "vmid": {"type": "int"},
     "follow": {"type": "dict"},

@@ -114,6 +114,7 @@ class Host:
     state: Path
     drain: int = 60  # s that running requests have when a server is stopped
     keep: int = 5  # launches of each instance
+    awaited: tuple[str, ...] = ()  # models that come before a start
 
     def home(self, instance: str) -> Path:
         """The only folder of an instance that its server may write to."""
@@ -162,7 +163,7 @@ def check(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> N
         raise Refused(f"{where}: {'; '.join(problems)}")
     if _uid(host.user) == 0:
         raise Refused(f"{where}: '{host.user}' is root: set sglang_server_user to a user of its own, which is created")
-    if instance.model.startswith("/") and not model_files.is_model(Path(instance.model)):
+    if instance.model.startswith("/") and instance.model not in host.awaited and not is_there(instance):
         raise Refused(f"{where}: the model directory {instance.model} has no config.json: correct 'model' or mount it")
     for path in (host.release, host.state):
         if not PLAIN_PATH.fullmatch(str(path)):
@@ -177,6 +178,11 @@ def check(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> N
     if added:
         raise Refused(f"{where}: {', '.join(added)} changes what its unit runs: delete it, its content is for 'env'")
     check_ports(instance.name, instance.port, instance.args)
+
+
+def is_there(instance: Instance) -> bool:
+    """Tell whether the directory that an instance has as its model may be one."""
+    return model_files.is_model(Path(instance.model))
 
 
 def check_ports(name: str, port: int, args: Mapping[str, Any]) -> None:

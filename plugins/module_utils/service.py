@@ -72,6 +72,13 @@ def started(instances: Sequence[Instance], asked: Asked) -> Plan:
                 systemd.enable(name)
             _look(name, asked, plan, found)
     differing = [one for one in instances if reasons[one.name] not in ([], ["not enabled"])]
+    away = [one for one in differing if one.model in host.awaited and not launches.is_there(one)]
+    plan.notes += [
+        f"instance '{one.name}': its model {one.model} is still to be fetched, so SGLang was not asked about it"
+        for one in away
+        if schema is not None
+    ]
+    differing = [one for one in differing if one not in away]
     told = _proved(differing, asked, schema, plan.notes) if schema is not None else {}
     for instance in instances:
         one, found = compared[instance.name], reasons[instance.name]

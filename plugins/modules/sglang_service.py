@@ -73,6 +73,13 @@ options:
       - Seconds without a sign of progress after which a launch counts as failed. When left out, each stage of the start
         has a limit of its own, from 10 minutes to 40 where kernels are compiled, and four times that for what computes.
     type: int
+  awaited_models:
+    description:
+      - Directories of models that are fetched before instances are started, as M(gpuops.sglang.sglang_model) does.
+      - In check mode an instance of one that is not there is compared, and SGLang is not asked about it.
+    type: list
+    elements: str
+    default: []
   keep_launches:
     description: How many launches of an instance are kept for a return, the newest good one always among them.
     type: int
@@ -206,6 +213,7 @@ unlisted:
   returned: when O(state) is V(started) or V(restarted)
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from ansible_collections.gpuops.sglang.plugins.module_utils import (
@@ -268,6 +276,8 @@ def _change(module: SecretiveModule) -> dict:
     else:
         host = launch.Host(Path(asked["release"]), asked["user"], state, asked["drain_timeout"], asked["keep_launches"])
         restart = asked["state"] == "restarted"
+        if not change:  # a start that is not made needs no model
+            host = replace(host, awaited=tuple(asked["awaited_models"]))
         taken = ("accept_changes", "share_gpus", "plan", "reload_beside_docker")
         how = service.Asked(host, **{name: asked[name] for name in taken}, restart=restart, change=change)
         plan = service.started([launch.instance_of(entry) for entry in asked["instances"]], how)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from hub_server import HubServer, small_model
 from pct_backend import container
-from playbook_runs import deploy, lab_profile
+from playbook_runs import deploy, lab_instances, lab_profile
 
 CONTROLLER = "10.98.0.1"  # of the lab's bridge
 REPO = "owner/model"
@@ -42,6 +42,11 @@ def test_a_container_fetches_a_model_once(folder: str) -> None:
         assert checked.status == 0 and checked.count("ct129", "changed") == 1, checked
         assert f"ct129 | small: would fetch 7 files of {commit}, 6.0 MB" in checked.output, checked
         assert not host.file(folder).exists and hub.fetched() == {}
+        # a whole deployment that is only looked at needs no model
+        instances = [{**one, "model": f"{folder}/store/small"} for one in lab_instances()]
+        checked = deploy("-l", "ct129", "--check", extra={**asked, "sglang_server_instances": instances})
+        assert checked.status == 0 and checked.count("ct129", "changed") == 2, checked
+        assert "is still to be fetched, so SGLang was not asked about it" in checked.output, checked
         hub.pace = 0.4
         run = deploy("-l", "ct129", playbook="playbooks/models.yml", extra=asked)
         assert run.status == 0 and run.count("ct129", "changed") == 1, run

@@ -762,6 +762,13 @@ def test_what_would_fail_at_the_start_is_refused(
     assert SECRET not in str(caught.value)
 
 
+def test_a_model_that_comes_before_a_start_need_not_be_there(
+    supervisor: Supervisor, host: Host, instance: Instance
+) -> None:
+    there = dataclasses.replace(instance, model="/nowhere/m")
+    launches.check(there, dataclasses.replace(host, awaited=("/nowhere/m",)), SCHEMA)
+
+
 def test_what_changes_the_unit_beside_it_is_refused(supervisor: Supervisor, host: Host, instance: Instance) -> None:
     own, all_services = "/etc/systemd/system/sglang-a.service.d/x.conf", "/usr/lib/systemd/system/service.d/y.conf"
     supervisor.identity = dataclasses.replace(supervisor.identity, shown={"DropInPaths": f"{all_services} {own}"})

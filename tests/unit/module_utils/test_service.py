@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -378,6 +379,20 @@ def test_a_restart_is_of_what_serves_too(serving: Machine) -> None:
     ]
     assert [order.instance for order in plan.orders] == ["a", "b"]
     assert "verify a" not in serving.calls  # it is replaced whatever it is
+
+
+def test_a_model_that_is_still_to_be_fetched_is_not_asked_about(serving: Machine) -> None:
+    serving.reasons["a"] = ["the model differs"]
+    model = serving.host.state / "models/m"
+    serving.host = dataclasses.replace(serving.host, awaited=(str(model),))
+    instances = [dataclasses.replace(asked(), model=str(model))]
+    plan = service.started(instances, serving.asked(change=False))
+    told = f"instance 'a': its model {model} is still to be fetched, so SGLang was not asked about it"
+    assert (plan.orders, plan.notes, plan.instances[0]["reasons"]) == ([], [told], ["the model differs"])
+    model.mkdir(parents=True)
+    (model / "config.json").touch()
+    plan = service.started(instances, serving.asked(change=False))
+    assert len(plan.orders) == 1 and told not in plan.notes
 
 
 def test_without_a_release_nothing_is_started(serving: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
