@@ -84,9 +84,9 @@ class Hub:
         return answer["commit"], answer["files"]
 
     def fetch(self, repo: str, commit: str, folder: Path, files: Wanted) -> Iterator[dict[str, Any]]:
-        """Bring files into `folder`; yield {'came': name} and {'bytes': what is there of all}."""
-        sizes = {name: file["size"] for name, file in files.items()}
-        request = {"action": "fetch", "repo": repo, "commit": commit, "folder": str(folder), "files": sizes}
+        """Bring files into `folder`; yield {'came': name, 'hash': its} and {'bytes': what is there of all}."""
+        wanted = {name: {"size": file["size"], "hash": file["hash"]} for name, file in files.items()}
+        request = {"action": "fetch", "repo": repo, "commit": commit, "folder": str(folder), "files": wanted}
         yield from self._ask({**request, "workers": WORKERS})
 
     def _ask(self, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -10,15 +10,17 @@ each file that has come. Ends with its caller, whose end closes standard input.
 from __future__ import annotations
 
 import concurrent.futures
+import hashlib
 import json
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
 
 TELL = 1  # s between two lines about bytes
+CHUNK = 4 * 2**20  # bytes
 ONE_BY_ONE = threading.Lock()
 
 
@@ -27,6 +29,48 @@ def say(**answer: Any) -> None:
     with ONE_BY_ONE:
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
+
+
+class Hashed:
+    """A file that is written to its end by the client, and its hash, which costs no second reading."""
+
+    def __init__(self, file: BinaryIO, like: str, size: int) -> None:
+        self._file, self._kind, self._size = file, like.partition(":")[0], size
+        self._begin()
+
+    def _begin(self) -> None:
+        self._made = hashlib.sha256()
+        if self._kind == "git-sha1":
+            self._made = hashlib.sha1(b"blob %d\0" % self._size)
+
+    @property
+    def hash(self) -> str:
+        return f"{self._kind}:{self._made.hexdigest()}"
+
+    def go_on(self) -> int:
+        """Read what is there already, and return its size."""
+        if os.fstat(self._file.fileno()).st_size > self._size:
+            self._file.truncate(0)
+        while True:
+            chunk = self._file.read(CHUNK)
+            if not chunk:
+                return self._file.tell()
+            self._made.update(chunk)
+
+    def write(self, data: bytes) -> int:
+        self._made.update(data)
+        return self._file.write(data)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seek(self, place: int) -> int:
+        return self._file.seek(place)
+
+    def truncate(self) -> None:
+        """Begin anew; the client has gone to the beginning."""
+        self._file.truncate()
+        self._begin()
 
 
 def with_patience(request: dict[str, Any], action: Callable[[], Any]) -> Any:
@@ -63,7 +107,7 @@ def listing(request: dict[str, Any]) -> None:
 
 
 def fetching(request: dict[str, Any]) -> None:
-    """Bring each file of `files` (name -> size) into `folder`, going on where an earlier run was ended."""
+    """Bring each file of `files` into `folder`, going on where an earlier run was ended; tell the hash of each."""
     import fcntl
 
     from huggingface_hub import hf_hub_url
@@ -75,20 +119,20 @@ def fetching(request: dict[str, Any]) -> None:
     fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
     headers = build_hf_headers(token=request["token"] or False, library_name="gpuops.sglang")
 
-    def fetch(name: str, size: int) -> str:
+    def fetch(name: str, size: int, like: str) -> dict[str, str]:
         path = os.path.join(folder, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         url = hf_hub_url(request["repo"], name, revision=request["commit"], endpoint=request["endpoint"])
 
-        def go_on() -> None:
+        def go_on() -> str:
             # snapshot_download begins an interrupted file anew, this function of the client goes on
             with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
-                there = file.seek(0, os.SEEK_END)
-                if there > size:
-                    there = file.seek(0)
-                    file.truncate()
+                hashed = Hashed(file, like, size)
+                there = hashed.go_on()
                 try:
-                    http_get(url, file, resume_size=there, headers=headers, expected_size=size, displayed_filename=name)
+                    http_get(
+                        url, hashed, resume_size=there, headers=headers, expected_size=size, displayed_filename=name
+                    )
                 except OSError as error:
                     # what the hub ended with another size is no beginning to go on with
                     if not error.errno and getattr(getattr(error, "response", None), "status_code", 416) == 416:
@@ -96,21 +140,21 @@ def fetching(request: dict[str, Any]) -> None:
                     raise
                 file.flush()
                 os.fsync(file.fileno())
+                return hashed.hash
 
-        with_patience(request, go_on)
-        return name
+        return {"came": name, "hash": with_patience(request, go_on)}
 
     def there() -> int:
         paths = (os.path.join(folder, name) for name in request["files"])
         return sum(os.path.getsize(path) for path in paths if os.path.exists(path))
 
     with concurrent.futures.ThreadPoolExecutor(request["workers"]) as pool:
-        waiting = {pool.submit(fetch, name, size) for name, size in request["files"].items()}
+        waiting = {pool.submit(fetch, name, file["size"], file["hash"]) for name, file in request["files"].items()}
         told = time.monotonic()
         while waiting:
             done, waiting = concurrent.futures.wait(waiting, TELL, concurrent.futures.FIRST_COMPLETED)
             for one in done:
-                say(came=one.result())
+                say(**one.result())
             if time.monotonic() >= told + TELL:
                 told = time.monotonic()
                 say(bytes=there())

@@ -20,7 +20,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,6 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 PLAN = ".gpuops-fetch.json"  # in the partial directory: the hash that each file there is to have
 LOCK_WAIT = 2 * 86400  # s: another container may fetch a terabyte
 MEASURED = 2  # s that a transfer must take to tell a rate
-HASHERS = 2  # files at a time that are verified while others come
 # What SGLang does not load where there are safetensors: other formats, and a vendor's own form of the same weights.
 OTHER_WEIGHTS = re.compile(
     r".*\.(bin|ckpt|gguf|h5|msgpack|onnx|onnx_data|ot|pt|pth|tflite|mlmodel)|(original|onnx|openvino|coreml|metal)/.*"
@@ -248,23 +246,18 @@ def _bring(model: Model, place: Place, record: Mapping[str, Any], wanted: Wanted
     _check_room(place.store, wanted, work)
     total = sum(file["size"] for file in wanted.values())
     first, began = _there(work, wanted), time.monotonic()
-    with ThreadPoolExecutor(HASHERS) as hashers:
-        verified = {}
-        for answer in place.hub.fetch(model.repo, record["commit"], work, wanted):
-            name = answer.get("came")
-            if name:
-                path, file = work / name, wanted[name]
-                verified[name] = hashers.submit(model_record.file_problem, path, file["size"], file["hash"])
-            else:
-                tell(_progress(model.name, answer["bytes"], first, total, time.monotonic() - began))
-        took = time.monotonic() - began
-        tell(f"{model.name}: verifies the last files")
-        problems = {name: one.result() for name, one in verified.items() if one.result()}
-    for name in problems:
-        (work / name).unlink()
+    problems = []
+    for answer in place.hub.fetch(model.repo, record["commit"], work, wanted):
+        name = answer.get("came")
+        if name is None:
+            tell(_progress(model.name, answer["bytes"], first, total, time.monotonic() - began))
+        elif answer["hash"] != wanted[name]["hash"]:
+            (work / name).unlink()
+            problems.append(f"{work / name} has the hash {answer['hash']}, expected is {wanted[name]['hash']}")
+    took = time.monotonic() - began
     if problems:
         raise Refused(
-            f"{'; '.join(map(str, problems.values()))}: what {place.hub.endpoint} sent is removed, deploy again, and "
+            f"{'; '.join(problems)}: what {place.hub.endpoint} sent is removed, deploy again, and "
             "if it comes back so, what it stores is damaged"
         )
     if took >= MEASURED and total > first:
