@@ -20,12 +20,13 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 TELL = 1  # s between two lines about bytes
+WAKE = 0.05  # s
 CHUNK = 4 * 2**20  # bytes
 ONE_BY_ONE = threading.Lock()
 
 
 def say(**answer: Any) -> None:
-    """Write one line; whole lines also from several threads."""
+    """Write one line, whole also beside other threads and processes: it is short enough for a pipe."""
     with ONE_BY_ONE:
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
@@ -107,27 +108,58 @@ def listing(request: dict[str, Any]) -> None:
 
 
 def fetching(request: dict[str, Any]) -> None:
-    """Bring each file of `files` into `folder`, going on where an earlier run was ended; tell the hash of each."""
+    """Bring each file of `files` into `folder`, going on where an earlier run was ended; tell the hash of each.
+
+    In several processes, since one of Python's receives less than a fast network has.
+    """
     import fcntl
 
+    folder, files = request["folder"], request["files"]
+    # an earlier one may still be on its way out
+    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
+    fetch = fetcher(request)
+    by_size = sorted(files, key=lambda name: -files[name]["size"])
+    count = max(1, min(len(files), os.cpu_count() or 1, request["workers"]))
+    children = set()
+    for place in range(count):
+        child = os.fork()
+        if not child:
+            end_with_caller()
+            with concurrent.futures.ThreadPoolExecutor(-(-request["workers"] // count)) as pool:
+                # ends with the first error: other files need not come to their end
+                list(pool.map(lambda name: told(lambda: fetch(name, **files[name])), by_size[place::count]))
+            os._exit(0)
+        children.add(child)
+    last = time.monotonic()
+    while children:
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if status:
+            os._exit(1)
+        children.discard(child)
+        if time.monotonic() >= last + TELL:
+            last = time.monotonic()
+            paths = (os.path.join(folder, name) for name in files)
+            say(bytes=sum(os.path.getsize(path) for path in paths if os.path.exists(path)))
+        time.sleep(WAKE)
+
+
+def fetcher(request: dict[str, Any]) -> Callable[..., None]:
+    """Return what fetches a file of a size, goes on where it was ended, and tells its hash."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
 
-    folder = request["folder"]
-    # an earlier one may still be on its way out
-    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
     headers = build_hf_headers(token=request["token"] or False, library_name="gpuops.sglang")
 
-    def fetch(name: str, size: int, like: str) -> dict[str, str]:
-        path = os.path.join(folder, name)
+    def fetch(name: str, size: int, hash: str) -> None:
+        path = os.path.join(request["folder"], name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         url = hf_hub_url(request["repo"], name, revision=request["commit"], endpoint=request["endpoint"])
 
         def go_on() -> str:
             # snapshot_download begins an interrupted file anew, this function of the client goes on
             with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
-                hashed = Hashed(file, like, size)
+                hashed = Hashed(file, hash, size)
                 there = hashed.go_on()
                 try:
                     http_get(
@@ -142,43 +174,41 @@ def fetching(request: dict[str, Any]) -> None:
                 os.fsync(file.fileno())
                 return hashed.hash
 
-        return {"came": name, "hash": with_patience(request, go_on)}
+        say(came=name, hash=with_patience(request, go_on))
 
-    def there() -> int:
-        paths = (os.path.join(folder, name) for name in request["files"])
-        return sum(os.path.getsize(path) for path in paths if os.path.exists(path))
-
-    with concurrent.futures.ThreadPoolExecutor(request["workers"]) as pool:
-        waiting = {pool.submit(fetch, name, file["size"], file["hash"]) for name, file in request["files"].items()}
-        told = time.monotonic()
-        while waiting:
-            done, waiting = concurrent.futures.wait(waiting, TELL, concurrent.futures.FIRST_COMPLETED)
-            for one in done:
-                say(**one.result())
-            if time.monotonic() >= told + TELL:
-                told = time.monotonic()
-                say(bytes=there())
+    return fetch
 
 
 def end_with_caller() -> None:
-    """Wait for the end of standard input, then end at once."""
-    sys.stdin.read()
-    os._exit(3)
+    """Have this process end at once when standard input does."""
+
+    def wait() -> None:
+        # without the lock of sys.stdin, which a forked process could find held for ever
+        while os.read(0, 1):
+            pass
+        os._exit(3)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def told(action: Callable[[], None]) -> None:
+    """Do it, or tell the error and end this process."""
+    try:
+        action()
+    except BaseException as error:
+        response = getattr(error, "response", None)
+        say(
+            error=type(error).__name__, errno=getattr(error, "errno", None), file=getattr(error, "filename", None),
+            status=None if response is None else response.status_code, text=str(error)[:2000],
+        )  # fmt: skip
+        os._exit(1)
 
 
 def main() -> None:
     """Do what is requested; an error is the last line."""
     request = json.loads(sys.stdin.readline())
-    threading.Thread(target=end_with_caller, daemon=True).start()
-    try:
-        {"list": listing, "fetch": fetching}[request["action"]](request)
-    except BaseException as error:
-        response = getattr(error, "response", None)
-        say(
-            error=type(error).__name__, errno=getattr(error, "errno", None), file=getattr(error, "filename", None),
-            status=None if response is None else response.status_code, text=str(error),
-        )  # fmt: skip
-        os._exit(1)  # other files need not come to their end
+    end_with_caller()
+    told(lambda: {"list": listing, "fetch": fetching}[request["action"]](request))
     os._exit(0)
 
 

@@ -247,10 +247,12 @@ def _bring(model: Model, place: Place, record: Mapping[str, Any], wanted: Wanted
     total = sum(file["size"] for file in wanted.values())
     first, began = _there(work, wanted), time.monotonic()
     problems = []
+    start: tuple[int, float] | None = None  # of what is shown; the client takes a second to load
     for answer in place.hub.fetch(model.repo, record["commit"], work, wanted):
         name = answer.get("came")
         if name is None:
-            tell(_progress(model.name, answer["bytes"], first, total, time.monotonic() - began))
+            start = start or (answer["bytes"], time.monotonic())
+            tell(_progress(model.name, answer["bytes"], start[0], total, time.monotonic() - start[1]))
         elif answer["hash"] != wanted[name]["hash"]:
             (work / name).unlink()
             problems.append(f"{work / name} has the hash {answer['hash']}, expected is {wanted[name]['hash']}")
