@@ -27,7 +27,7 @@ def folder() -> Iterator[str]:
 
 @pytest.mark.slow
 def test_a_container_fetches_a_model_once(folder: str) -> None:
-    files = small_model(size=3_000_000)
+    files = small_model(size=21_000_000)
     host = container(129)
     with HubServer(CONTROLLER).running() as hub:
         commit = hub.commit(REPO, files)
@@ -40,17 +40,17 @@ def test_a_container_fetches_a_model_once(folder: str) -> None:
         }
         checked = deploy("-l", "ct129", "--check", playbook="playbooks/models.yml", extra=asked)
         assert checked.status == 0 and checked.count("ct129", "changed") == 1, checked
-        assert f"ct129 | small: would fetch 7 files of {commit}, 6.0 MB" in checked.output, checked
+        assert f"ct129 | small: would fetch 7 files of {commit}, 42.0 MB" in checked.output, checked
         assert not host.file(folder).exists and hub.fetched() == {}
         # a whole deployment that is only looked at needs no model
         instances = [{**one, "model": f"{folder}/store/small"} for one in lab_instances()]
         checked = deploy("-l", "ct129", "--check", extra={**asked, "sglang_server_instances": instances})
         assert checked.status == 0 and checked.count("ct129", "changed") == 2, checked
         assert "is still to be fetched, so SGLang was not asked about it" in checked.output, checked
-        hub.pace = 0.4
+        hub.pace = 0.08
         run = deploy("-l", "ct129", playbook="playbooks/models.yml", extra=asked)
         assert run.status == 0 and run.count("ct129", "changed") == 1, run
-        assert "ct129 | small: " in run.output and " of 6.0 MB" in run.output and "B/s" in run.output, run
+        assert "ct129 | small: " in run.output and " of 42.0 MB" in run.output and "B/s" in run.output, run
         assert "\r" not in run.output
         assert sum(hub.fetched().values()) == sum(
             len(content) for name, content in files.items() if not name.endswith((".bin", ".pth")) and name[0] != "."
