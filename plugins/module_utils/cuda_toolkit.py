@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ansible_collections.gpuops.sglang.plugins.module_utils import cuda_record
-from ansible_collections.gpuops.sglang.plugins.module_utils import release as releases
+from ansible_collections.gpuops.sglang.plugins.module_utils import release_record as releases
 from ansible_collections.gpuops.sglang.plugins.module_utils.cuda_versions import compiler_wheels, torch_cuda
 from ansible_collections.gpuops.sglang.plugins.module_utils.gpu_driver import libraries
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import (

@@ -61,6 +61,17 @@ def driver_problem(cuda: str | None, driver: str | None) -> str | None:
     return f"torch of this release is made for CUDA {cuda}, which needs NVIDIA's driver {wanted}, not {driver}"
 
 
+def explained(cuda: str | None, driver: str | None) -> str:
+    """Say why a release has the torch that it has."""
+    if not cuda:
+        return "torch of this release is made for no CUDA, as its version or an override says"
+    what = f"torch of this release is made for CUDA {cuda}, as SGLang's own requirement says"
+    minimum = minimum_driver(cuda)
+    if not driver:
+        return f"{what}; this host has no NVIDIA driver to compare with"
+    return f"{what}; it runs on drivers from {minimum} on, here is {driver}" if minimum else f"{what}; here is {driver}"
+
+
 def compiler_wheels(cuda: str | None) -> list[str]:
     """Return the requirements that bring the compiler of exactly this CUDA into a release."""
     if not cuda or int(cuda.partition(".")[0]) < 13:

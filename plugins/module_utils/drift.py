@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from ansible_collections.gpuops.sglang.plugins.module_utils.release import changes
+from ansible_collections.gpuops.sglang.plugins.module_utils.release_record import changes
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.systemd import Identity, drop_ins
 
 SHOWN = 5  # changes of one thing

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, processes, progress, sockets
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
-from ansible_collections.gpuops.sglang.plugins.module_utils import release as releases
+from ansible_collections.gpuops.sglang.plugins.module_utils import release_record as releases
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import SECRET
 from ansible_collections.gpuops.sglang.plugins.module_utils.effective import effective
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused

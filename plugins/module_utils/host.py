@@ -17,6 +17,8 @@ from typing import IO
 
 from ansible_collections.gpuops.sglang.plugins.module_utils.processes import duration
 
+FEW_INODES = 1000
+
 
 class Refused(Exception):
     """A condition that the operator must change; the text is the whole message: what, its value, the next step."""
@@ -59,14 +61,25 @@ def writing_below(place: Path) -> Iterator[None]:
         present = next((path for path in (place, *place.parents) if path.exists()), Path("/"))
         free = shutil.disk_usage(present).free / 2**30
         where = error.filename or place
-        raise Refused(f"can not write {where}: {error.strerror}; {present} has {free:.2f} GiB free") from error
+        raise Refused(
+            f"can not write {where}: {error.strerror}; {present} has {free:.2f} GiB free{few_inodes(present)}"
+        ) from error
+
+
+def few_inodes(place: Path) -> str:
+    """Return how many inodes are left, in words, where that may be why nothing more can be written."""
+    state = os.statvfs(place)
+    # some file systems have no fixed number of them
+    few = state.f_files and state.f_favail < FEW_INODES
+    return f" and {state.f_favail} inodes free, of which each file needs one" if few else ""
 
 
 @contextlib.contextmanager
-def only_one(path: Path, what: str, wait: int) -> Iterator[None]:
+def only_one(path: Path, what: str, wait: int) -> Iterator[int]:
     """Hold the lock `path`, which names its holder, or wait at most `wait` s for the process that holds it.
 
-    Raises Held at once where the holder has left a note, else Refused after the wait.
+    Yields its descriptor; a child that is given it holds the lock too, as long as it lives. Raises Held at once where
+    the holder has left a note, else Refused after the wait.
     """
     with path.open("a+", encoding="utf-8") as lock:
         end = time.monotonic() + wait
@@ -82,7 +95,7 @@ def only_one(path: Path, what: str, wait: int) -> Iterator[None]:
                     raise Refused(str(held)) from None
                 time.sleep(0.2)
         name_holder(path)
-        yield
+        yield lock.fileno()
 
 
 def holder(path: Path, what: str) -> Held | None:
@@ -128,15 +141,21 @@ def require_root() -> None:
 
 
 def run(
-    argv: Sequence[str], environment: Mapping[str, str] | None = None, stdin: str = "", timeout: float | None = None
+    argv: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    stdin: str = "",
+    timeout: float | None = None,
+    inherited: Sequence[int] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Run an argv list with exactly the given environment (default: that of this process), whatever its status.
 
-    After `timeout` s it is killed and subprocess.TimeoutExpired raised, even when it can not end.
+    After `timeout` s it is killed and subprocess.TimeoutExpired raised, even when it can not end. It gets the
+    descriptors in `inherited` and no others.
     """
     process = subprocess.Popen(
         list(argv), env=None if environment is None else dict(environment), stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+        pass_fds=inherited,
     )  # fmt: skip
     try:
         output, errors = process.communicate(stdin, timeout)

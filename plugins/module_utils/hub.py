@@ -23,7 +23,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
     write_whole,
     writing_below,
 )
-from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import CLEAN, make_venv
+from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import CLEAN, Steps, make_venv
 
 CLIENT = "huggingface_hub"
 # it has the program's text as the first line of its input, the request as the second
@@ -73,8 +73,8 @@ class Hub:
             self.home.parent.mkdir(parents=True, exist_ok=True)
             with only_one(self.home.parent / "install.lock", f"installs {CLIENT} into {self.home}", INSTALL_WAIT):
                 if not self.has_client():
-                    variables = {**CLEAN, **self.environment}
-                    make_venv(self.home, self.python, f"{CLIENT}=={self.client}", variables, "the hub's client")
+                    steps = Steps("the hub's client", self.home.parent, {**CLEAN, **self.environment})
+                    make_venv(steps, self.home, self.python, f"{CLIENT}=={self.client}")
                     write_whole(self.home / WHOLE, "")
 
     def listing(self, repo: str, revision: str, allow: tuple[str, ...], ignore: tuple[str, ...]) -> tuple[str, Wanted]:

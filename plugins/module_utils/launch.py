@@ -31,7 +31,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import cuda_record, gpu, model_files, sockets
+from ansible_collections.gpuops.sglang.plugins.module_utils import (
+    cuda_record,
+    gpu,
+    model_files,
+    release_record,
+    sockets,
+)
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import (
     ArgumentProblem,
     secret_problems,
@@ -251,6 +257,7 @@ def prepare(instance: Instance, host: Host, schema: Mapping[str, Any], told: Map
         "instance": instance.name,
         "started": time.time(),
         "release": str(host.release),
+        "lock": (release_record.read(host.release) or {}).get("lock", ""),
         "model": instance.model,
         "host": instance.host,
         "port": instance.port,

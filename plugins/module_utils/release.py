@@ -4,29 +4,38 @@
 """A release: one installed SGLang in a directory of its own, complete when its `release.json` is there.
 
     ROOT/uv/VERSION/            the installer
+    ROOT/cache/                 what it has downloaded; may be elsewhere, and shared by the containers of a node
     ROOT/releases/NAME/venv/    interpreter and packages
+    ROOT/releases/NAME/lock.txt       the exact file of each package, from which they are installed
     ROOT/releases/NAME/schema.json    the options of this SGLang, from its own parser
-    ROOT/releases/NAME/release.json   inputs and exact packages, also as the folders of their metadata; written last
+    ROOT/releases/NAME/release.json   inputs, exact packages and what was proved; written last
 
 NAME holds a digest of the inputs, so changed inputs make another release beside the old one.
 """
 
 from __future__ import annotations
 
-import base64
-import csv
 import hashlib
 import json
 import os
-import re
 import shutil
+import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import cuda_versions, gpu_driver
+from ansible_collections.gpuops.sglang.plugins.module_utils import (
+    cuda_versions,
+    gpu_driver,
+    release_lock,
+    release_proof,
+    release_record,
+    release_room,
+    release_uv,
+)
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
     Refused,
     last_lines,
@@ -35,8 +44,8 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
     write_whole,
     writing_below,
 )
-from ansible_collections.gpuops.sglang.plugins.module_utils.options import Options
-from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import CLEAN, make_venv, step
+from ansible_collections.gpuops.sglang.plugins.module_utils.release_lock import Lock
+from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import CLEAN, Steps
 
 LOCK_WAIT = 1800  # s: a first installation downloads up to 10 GB
 
@@ -51,16 +60,32 @@ class ReleaseSpec:
     python_version: str  # of that interpreter, e.g. 3.11
     root: Path
     compiler: bool = False  # whether CUDA's is in it, of torch's version
+    date: str = ""  # newest day of its packages; '' for the day of this version, or 'latest'
+    lock: str = ""  # text of one that is given
+    source: str = ""  # address of SGLang itself, where it is not taken from the index
+    source_digest: str = ""  # of the wheel there
 
     @property
     def inputs(self) -> dict[str, Any]:
         """What decides the content of the release, apart from what the package index offers."""
+        given = {
+            "date": self.date,
+            "lock": release_lock.digest(self.lock) if self.lock else "",
+            "source": self.source_digest or self.source,
+        }
         return {
             "requirement": f"sglang=={self.version}",
             "overrides": sorted(self.overrides),
             "python": self.python_version,
             **({"compiler": "wheels"} if self.compiler else {}),
+            # names stay those of earlier versions of this collection
+            **{name: value for name, value in given.items() if value},
         }
+
+    @property
+    def requirement(self) -> str:
+        """SGLang as uv is asked for it."""
+        return f"sglang @ {self.source}" if self.source else f"sglang=={self.version}"
 
     @property
     def name(self) -> str:
@@ -85,134 +110,81 @@ def python_version(python: str) -> str:
     return done.stdout.strip()
 
 
-def read(path: Path) -> dict[str, Any] | None:
-    """Return the record of the complete release in `path`, or None."""
-    try:
-        record = json.loads((path / "release.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return record if (path / "venv/bin/python").exists() and schema(path) is not None else None
+@dataclass(frozen=True)
+class Means:
+    """With what a release is made; none of it decides what is in it."""
+
+    uv_version: str
+    environment: Mapping[str, str]  # added to a clean one for every download (proxy, uv's settings)
+    schema_probe: str  # source text of the module schema_probe
+    cache: Path | None = None  # None: below the root
+    wheelhouse: Path | None = None  # folder or archive; nothing but it is asked for packages
 
 
-def schema(path: Path) -> Options | None:
-    """Return the options of the release in `path` (main spelling -> facts), or None where there is no release."""
-    try:
-        content = json.loads((path / "schema.json").read_text(encoding="utf-8"))
-        return Options(content["options"], content.get("sglang_version", ""))
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def changes(path: Path) -> list[str]:
-    """Return what was changed by hand in the release in `path` since its installation, in words.
-
-    The packages that are there, and SGLang's own files: the size of each, and the content of what was written since.
-    """
-    record = read(path)
-    if record is None:
-        return [f"the release {path} is damaged or gone"]
-    folders = sorted(path.glob("venv/lib/python3*/site-packages/*.dist-info"))
-    present = _versions(folder.name for folder in folders)
-    # a record of an earlier version of this collection has the requirements alone
-    installed = _versions(record["distributions"] if "distributions" in record else record["packages"])
-    found = []
-    for name in sorted({*present, *installed}):
-        was, now = installed.get(name, ""), present.get(name, "")
-        if name not in present:
-            found.append(f"package {name} was removed, installed was {was}")
-        elif name not in installed:
-            found.append(f"package {name} {now} was added")
-        elif was not in (now, ""):
-            found.append(f"package {name} is {now}, installed was {was}")
-    since = (path / "release.json").stat().st_mtime
-    for folder in folders:
-        if folder.name.startswith("sglang-"):
-            found += _changed_files(folder / "RECORD", since)
-    return found
-
-
-def _versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return name -> version of folders like a_b-1.0.dist-info or of lines like A.b==1.0, all written alike.
-
-    The version of a package that was installed from an address is ''.
-    """
-    split = re.compile(r"([\w.-]+?)(?:-([^-]+)\.dist-info|==(.+)| @ .+)")
-    found = filter(None, map(split.fullmatch, packages))
-    return {
-        re.sub(r"[-_.]+", "-", match[1]).lower(): re.sub(r"\b0+(?=\d)", "", (match[2] or match[3] or "").lower())
-        for match in found
-    }
-
-
-def _changed_files(record: Path, since: float) -> Iterator[str]:
-    """Yield what differs from the RECORD of a distribution: a line is a path, its digest, its size in bytes."""
-    try:
-        rows = list(csv.reader(record.read_text(encoding="utf-8").splitlines()))
-    except OSError:
-        yield f"{record.parent.name}/RECORD was removed"
-        return
-    site = str(record.parents[1])
-    for name, digest, size in (row for row in rows if len(row) == 3):
-        if not digest.startswith("sha256="):
-            continue  # RECORD itself, and what Python compiles
-        path = os.path.join(site, name)
-        try:
-            state = os.stat(path)
-        except OSError:
-            yield f"{name} was removed"
-            continue
-        if size not in ("", str(state.st_size)) or (state.st_mtime >= since and _digest(path) != digest):
-            yield f"{name} was changed"
-
-
-def _digest(path: str) -> str:
-    """Return the digest of a file as RECORD has it."""
-    with open(path, "rb") as file:
-        digest = hashlib.sha256(file.read()).digest()
-    return f"sha256={base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
-
-
-def install(spec: ReleaseSpec, uv_version: str, environment: Mapping[str, str], schema_probe: str) -> dict[str, Any]:
-    """Make the release and return its record; what an interrupted installation left is replaced.
-
-    `environment` is added to a clean one for every download (proxy, uv's settings). `schema_probe` is the source text
-    of the module schema_probe.
-    """
+def install(spec: ReleaseSpec, means: Means) -> dict[str, Any]:
+    """Make the release and return its record; what an interrupted installation left is replaced."""
     os.umask(0o022)  # the service user reads what root installs
-    environment = {**CLEAN, **environment}
     with writing_below(spec.root):
         spec.root.mkdir(parents=True, exist_ok=True)
-    with writing_below(spec.root), only_one(spec.root / "install.lock", f"installs into {spec.root}", LOCK_WAIT):
-        record = read(spec.path)
+    waiting = only_one(spec.root / "install.lock", f"installs into {spec.root}", LOCK_WAIT)
+    with writing_below(spec.root), waiting as held:
+        record = release_record.read(spec.path)
         if record is not None:
             return record
-        uv = _uv(spec, uv_version, environment)
         shutil.rmtree(spec.path, ignore_errors=True)
         try:
-            return _build(spec, uv, environment, schema_probe)
+            return _build(spec, means, (held,))
         except BaseException:
             shutil.rmtree(spec.path, ignore_errors=True)
             raise
 
 
-def _build(spec: ReleaseSpec, uv: str, environment: Mapping[str, str], schema_probe: str) -> dict[str, Any]:
-    spec.path.mkdir(parents=True, exist_ok=True)
-    venv = spec.path / "venv"
-    python = str(venv / "bin/python")
-    overrides = spec.path / "overrides.txt"
+@dataclass(frozen=True)
+class Installer:
+    """uv, and from where it takes packages."""
+
+    steps: Steps
+    uv: str
+    options: tuple[str, ...]
+    overrides: Path  # counts when a lock is made, and not when it is installed
+    notes: tuple[str, ...]
+
+
+def _installer(spec: ReleaseSpec, means: Means, place: Path, held: tuple[int, ...]) -> Installer:
+    """Get uv; `place` is a folder for what is needed on the way."""
+    environment, note = {**CLEAN, **means.environment}, ""
+    if "UV_CACHE_DIR" not in environment:
+        cache, note = release_uv.usable_cache(means.cache or spec.root / "cache", spec.root / "cache")
+        environment["UV_CACHE_DIR"] = str(cache)
+    steps = Steps(f"SGLang {spec.version}", spec.root, environment, held)
+    folder = None
+    if means.wheelhouse:
+        # loaded only by those who need it: a module is compiled anew in each run, and most runs install nothing
+        from ansible_collections.gpuops.sglang.plugins.module_utils import release_wheelhouse
+
+        folder = release_wheelhouse.folder(steps, means.wheelhouse, place)
+    offline = ("--no-index", "--find-links", str(folder)) if folder else ()
+    uv = release_uv.get(steps, spec.python, spec.root / "uv" / means.uv_version, means.uv_version, offline)
+    overrides = place / "overrides.txt"
     write_whole(overrides, "".join(f"{line}\n" for line in spec.overrides))
-    environment = {**environment, "UV_OVERRIDE": str(overrides), "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never"}
-    _step(spec, "making the venv", [uv, "venv", "--quiet", "--clear", "--python", spec.python, str(venv)], environment)
-    wanted = [spec.inputs["requirement"], *_for_cuda(spec, uv, python, environment)]
-    _step(spec, "installing", [uv, "pip", "install", "--quiet", "--python", python, *wanted], environment)
-    listing = _step(spec, "listing", [uv, "pip", "freeze", "--quiet", "--python", python], environment)
-    options = _step(spec, "importing the server", [python, "-I", "-"], environment, stdin=schema_probe)
-    # packages may write to standard output when they are imported, and when the interpreter ends
-    described, _end = json.JSONDecoder().raw_decode(options[options.index('{"sglang_version"') :])
-    if described["sglang_version"] != spec.version:
-        found = described["sglang_version"]
-        raise Refused(f"asked for SGLang {spec.version}, but {found} was installed in {spec.path}")
-    write_whole(spec.path / "schema.json", json.dumps(described, indent=1, sort_keys=True))
+    steps = steps.given(UV_NO_CONFIG="1", UV_PYTHON_DOWNLOADS="never")
+    return Installer(steps, uv, offline, overrides, (note,) if note else ())
+
+
+def _build(spec: ReleaseSpec, means: Means, held: tuple[int, ...]) -> dict[str, Any]:
+    begun = time.monotonic()
+    spec.path.mkdir(parents=True, exist_ok=True)
+    by = _installer(spec, means, spec.path, held)
+    lock, cuda = _lock(spec, by)
+    release_room.refuse_small(spec.root, Path(by.steps.environment["UV_CACHE_DIR"]), lock.size, by.steps.label)
+    write_whole(spec.path / release_lock.FILE, lock.text)
+    told = _installed(spec, by, means.schema_probe)
+    venv = spec.path / "venv"
+    release_proof.pins(by.steps, by.uv, str(venv / "bin/python"), spec.overrides)
+    unproved = release_proof.loaded(told, gpu_driver.kernel_module()["version"])
+    listing = by.steps.run("listing", [by.uv, "pip", "freeze", "--quiet", "--python", str(venv / "bin/python")])
+    schema = {name: told[name] for name in ("sglang_version", "options")}
+    write_whole(spec.path / "schema.json", json.dumps(schema, indent=1, sort_keys=True))
     record = {
         "name": spec.name,
         "version": spec.version,
@@ -220,40 +192,87 @@ def _build(spec: ReleaseSpec, uv: str, environment: Mapping[str, str], schema_pr
         "packages": sorted(listing.split("\n")[:-1]),
         "distributions": sorted(folder.name for folder in venv.glob("lib/python3*/site-packages/*.dist-info")),
         "installed": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "lock": release_lock.digest(lock.text),
+        "date": lock.date,
+        "cuda": cuda,
+        "bytes": lock.size,
+        "seconds": round(time.monotonic() - begun, 1),
+        "notes": [*by.notes, *lock.notes, *unproved],
     }
     write_whole(spec.path / "release.json", json.dumps(record, indent=1, sort_keys=True))
     return record
 
 
-def _for_cuda(spec: ReleaseSpec, uv: str, python: str, environment: Mapping[str, str]) -> list[str]:
-    """Return what CUDA's compiler adds; raises Refused, before anything large comes, for a driver that is too old."""
+def estimate(spec: ReleaseSpec, means: Means) -> dict[str, Any]:
+    """Return what an installation would come to: number of packages, bytes of their files, seconds; leaves no trace."""
+    with tempfile.TemporaryDirectory(prefix="sglang-") as name:
+        place = Path(name)
+        root = spec.root if (spec.root / "uv" / means.uv_version / "bin/uv").exists() else place
+        means = replace(means, environment={**means.environment, "UV_CACHE_DIR": str(place / "cache")})
+        lock, _cuda = _lock(spec, _installer(replace(spec, root=root), means, place, ()))
+    seconds = release_room.expected_seconds(spec.root, lock.size)
+    return {"packages": len(lock.packages), "bytes": lock.size, "seconds": seconds}
+
+
+def _lock(spec: ReleaseSpec, by: Installer) -> tuple[Lock, str]:
+    """Return what is to be installed, and in words for which CUDA it is."""
     driver = gpu_driver.kernel_module()["version"]
-    if not (driver or spec.compiler):
-        return []
-    resolve = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python", python, "-"]
-    resolved = _step(spec, "resolving", resolve, environment, stdin=spec.inputs["requirement"])
-    cuda = cuda_versions.torch_cuda(resolved.split("\n"))
+    if spec.lock:
+        lock = release_lock.given(spec.lock, spec.version)
+    else:
+        steps = by.steps.given(UV_OVERRIDE=str(by.overrides)) if spec.overrides else by.steps
+        alone = release_lock.sglang(steps, by.uv, spec.python, spec.requirement, by.options)
+        day, notes = release_lock.cutoff(spec.date, alone)
+        resolve = partial(release_lock.resolve, steps, by.uv, spec.python, by.options, day, notes)
+        lock = resolve([spec.requirement])
+    cuda = cuda_versions.torch_cuda(f"{package.name}=={package.version}" for package in lock.packages)
     problem = cuda_versions.driver_problem(cuda, driver)
     if problem:
         raise Refused(
             f"SGLang {spec.version}: {problem}: upgrade the driver (nvidia_driver_version), or set "
             "sglang_install_version to one for an older CUDA; nothing was installed"
         )
-    return cuda_versions.compiler_wheels(cuda) if spec.compiler else []
+    if spec.compiler and not spec.lock:
+        lock = resolve([spec.requirement, *cuda_versions.compiler_wheels(cuda)])
+    return lock, cuda_versions.explained(cuda, driver)
 
 
-def _uv(spec: ReleaseSpec, uv_version: str, environment: Mapping[str, str]) -> str:
-    """Return the path of uv, installed in a venv of its own."""
-    home = spec.root / "uv" / uv_version
-    uv = home / "bin/uv"
-    try:
-        if run([str(uv), "--version"]).stdout.split()[1:2] == [uv_version]:
-            return str(uv)
-    except OSError:
-        pass  # it is not there, or an interrupted installation left a part of it
-    make_venv(home, spec.python, f"uv=={uv_version}", environment, f"SGLang {spec.version}")
-    return str(uv)
+def _installed(spec: ReleaseSpec, by: Installer, schema_probe: str) -> dict[str, Any]:
+    """Install what the lock says and return what the server tells of itself; a damaged cache is repaired once."""
+    from ansible_collections.gpuops.sglang.plugins.module_utils import release_files
+
+    venv = spec.path / "venv"
+    python = str(venv / "bin/python")
+    for last in (False, True):
+        by.steps.run("making the venv", [by.uv, "venv", "--quiet", "--clear", "--python", spec.python, str(venv)])
+        _install(spec, by, python)
+        site = next(venv.glob("lib/python3*/site-packages"), venv)
+        told, failure = {}, None
+        with release_files.checked(site) as checking:
+            try:
+                told = release_proof.imported(by.steps, python, schema_probe)
+            except Refused as refused:
+                failure = refused
+            damage = checking.damage()
+        if not damage:
+            break
+        if last:
+            more = f" and {len(damage) - 1} more" if damage[1:] else ""
+            raise Refused(f"{by.steps.label}: {damage[0]}{more}: the package itself is damaged; nothing was installed")
+        by.steps.run("repairing the cache", [by.uv, "cache", "clean", "--quiet", *release_files.packages(damage)])
+    if failure:
+        raise failure
+    if told["sglang_version"] != spec.version:
+        found = told["sglang_version"]
+        raise Refused(f"asked for SGLang {spec.version}, but {found} was installed in {spec.path}")
+    return told
 
 
-def _step(spec: ReleaseSpec, what: str, argv: Sequence[str], environment: Mapping[str, str], stdin: str = "") -> str:
-    return step(f"SGLang {spec.version}", what, argv, environment, spec.root, stdin)
+def _install(spec: ReleaseSpec, by: Installer, python: str) -> None:
+    """Install exactly the lock; a package from a repository's commit has no digest."""
+    lines = (spec.path / release_lock.FILE).read_text(encoding="utf-8").splitlines(keepends=True)
+    install = [by.uv, "pip", "install", "--quiet", "--no-deps", *by.options, "--python", python, "-r", "-"]
+    built = [line for line in lines if " @ git+" in line]
+    by.steps.run("installing", [*install, "--require-hashes"], "".join(line for line in lines if line not in built))
+    if built:
+        by.steps.run("building", install, "".join(built))

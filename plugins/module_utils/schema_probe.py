@@ -9,6 +9,7 @@ Importing the server compiles SGLang's byte code on the way when root runs it; t
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from typing import Any
@@ -45,16 +46,36 @@ def _plain(value: Any) -> Any:
         return str(value)
 
 
+def kernels() -> str:
+    """Return 'loaded', or why SGLang's own kernels do not load; '' where they are not installed."""
+    try:
+        importlib.import_module("sgl_kernel")
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "sgl_kernel":
+            return ""
+        return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}"
+    return "loaded"
+
+
 def main() -> None:
     """Import the server, as a start does, and print the schema."""
+    loaded, server = kernels(), ""
     import sglang
-    import sglang.srt.entrypoints.http_server
-    import sglang.srt.models.registry
+
+    try:
+        importlib.import_module("sglang.srt.entrypoints.http_server")
+        importlib.import_module("sglang.srt.models.registry")
+    except ImportError as error:
+        if loaded in ("", "loaded"):
+            raise
+        # some versions do not load without their kernels, nor these without a driver; their options can be told
+        server = f"{type(error).__name__}: {error}"
     from sglang.srt.server_args import ServerArgs
 
     parser = argparse.ArgumentParser()
     ServerArgs.add_cli_args(parser)
-    json.dump({"sglang_version": sglang.__version__, "options": describe(parser)}, sys.stdout)
+    told = {"sglang_version": sglang.__version__, "options": describe(parser), "kernels": loaded, "server": server}
+    json.dump(told, sys.stdout)
 
 
 if __name__ == "__main__":

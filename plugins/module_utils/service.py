@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import docker_gpus, gpu, health, release
+from ansible_collections.gpuops.sglang.plugins.module_utils import docker_gpus, gpu, health, release_record
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, writing_below
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import NAME
@@ -55,7 +55,7 @@ class Asked:
 def started(instances: Sequence[Instance], asked: Asked) -> Plan:
     """Return the plan for instances that are to run as asked; raises Refused before anything is touched."""
     host, plan = asked.host, Plan()
-    schema = release.schema(host.release)
+    schema = release_record.schema(host.release)
     for instance in instances:
         launches.check(instance, host, schema)
     compared = {one.name: launches.compare(one, host, schema, asked.accept_changes) for one in instances}

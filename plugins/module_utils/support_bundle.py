@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
-from ansible_collections.gpuops.sglang.plugins.module_utils import release as releases
+from ansible_collections.gpuops.sglang.plugins.module_utils import release_record as releases
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, run, writing_below
 from ansible_collections.gpuops.sglang.plugins.module_utils.masking import MASK, Masker
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd

@@ -118,10 +118,12 @@ instances:
 
 from pathlib import Path
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import fit, launch, preflight, release
+from ansible_collections.gpuops.sglang.plugins.module_utils import fit, launch, preflight, release_record
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, require_root
 from ansible_collections.gpuops.sglang.plugins.module_utils.instance_spec import INSTANCES_SPEC, SecretiveModule
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import instance_problems
+
+SHOWN = 5  # changes of a release
 
 
 def main() -> None:
@@ -132,13 +134,17 @@ def main() -> None:
     try:
         require_root()
         problems = instance_problems(asked["instances"])
-        schema = release.schema(host.release)
+        schema = release_record.schema(host.release)
         if schema is None:
             problems.append(f"there is no release in {host.release}: install it with sglang_release first")
         if problems or schema is None:
             raise Refused("; ".join(problems))
     except Refused as refused:
         module.fail_json(msg=str(refused), instances=[])
+    edited = release_record.changes(host.release)
+    if edited:
+        more = f"; and {len(edited) - SHOWN} more" if edited[SHOWN:] else ""
+        module.warn(f"the release {host.release} was changed by hand: {'; '.join(edited[:SHOWN])}{more}")
     instances = [launch.instance_of(entry) for entry in asked["instances"]]
     results = [
         preflight.examined(instance, host, schema, asked["accept_changes"], keep=not module.check_mode)

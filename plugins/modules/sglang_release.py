@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: sglang_release
-short_description: Install one version of SGLang beside the others
+short_description: Install one version of SGLang beside the others, or remove older ones
 description:
   - A release is a directory with a virtual environment, the exact list of its packages and the options of its SGLang
     as its own parser knows them.
@@ -41,6 +41,55 @@ options:
       - Whether the release gets CUDA's compiler from the package index, of the version that its torch is made for.
     type: bool
     default: false
+  date:
+    description:
+      - Newest day of the packages, for example V(2026-05-10), or V(latest) for no limit.
+      - By default three days after this version of SGLang was put on the index, so that it gets the packages of its
+        time. An index that tells no upload times gives the newest ones, with a warning.
+    type: str
+    default: ""
+  lock:
+    description:
+      - Text of the file C(lock.txt) of another release. Exactly its files are installed, checked by their digests.
+      - Nothing else is resolved, so O(date), O(source) and O(compiler) do not count.
+    type: str
+    default: ""
+  source:
+    description:
+      - Where SGLang itself comes from instead of the index. A wheel on the host, for example
+        V(/srv/sglang-0.5.23-cp311-cp311-linux_x86_64.whl), or a commit of a repository with all of its 40 digits, for
+        example V(git+file:///srv/sglang@0123456789012345678901234567890123456789#subdirectory=python).
+    type: str
+    default: ""
+  wheelhouse:
+    description:
+      - Folder or tar archive on the host with all wheels, C(uv) among them. No index is asked.
+    type: path
+  cache:
+    description:
+      - Directory of what is downloaded; C(cache) below O(root) by default. Containers of a node may share one.
+      - The variable E(UV_CACHE_DIR) in O(environment) counts more.
+    type: path
+  estimate:
+    description:
+      - Whether check mode asks the index how large the release would be. It then takes some seconds.
+    type: bool
+    default: false
+  state:
+    description:
+      - V(present) has the release that the other options describe.
+      - V(pruned) removes older releases, never this one, one that a kept launch was started from, or one that runs.
+    type: str
+    choices: [present, pruned]
+    default: present
+  keep:
+    description: How many releases stay with O(state=pruned), those that are needed apart; 0 keeps all.
+    type: int
+    default: 0
+  state_dir:
+    description: Directory with the records of the launches, as M(gpuops.sglang.sglang_service) writes them.
+    type: path
+    default: /var/lib/sglang
   environment:
     description:
       - Variables of every command that downloads, for example a proxy, C(UV_INDEX_URL) or C(UV_FIND_LINKS).
@@ -69,6 +118,20 @@ EXAMPLES = r"""
       - py-spy ; python_version < '3'
     environment:
       https_proxy: http://proxy.example.com:3128
+
+- name: Remove all but the three newest, and those that are needed
+  gpuops.sglang.sglang_release:
+    version: 0.5.23
+    uv_version: 0.13.9
+    state: pruned
+    keep: 3
+
+- name: Install what another host has, from files that were copied here
+  gpuops.sglang.sglang_release:
+    version: 0.5.23
+    uv_version: 0.13.9
+    lock: "{{ lookup('ansible.builtin.file', 'lock.txt') }}"
+    wheelhouse: /srv/sglang-0.5.23.tar
 """
 
 RETURN = r"""
@@ -97,13 +160,54 @@ cuda_toolkit:
   type: str
   returned: success
   sample: wheels
+lock:
+  description: Digest of C(lock.txt) in the release, the exact files that it was made from; empty where there is none.
+  type: str
+  returned: success
+  sample: 41748ddf54e9434eed862c35819b2a862d639833792031861552baf3d87e96e3
+date:
+  description: Newest day of the packages of the release; empty where there was no limit, or while it is not installed.
+  type: str
+  returned: success
+  sample: "2026-11-02"
+surplus:
+  description: Older releases that O(keep) leaves no place for; with O(state=pruned) those that were removed.
+  type: list
+  elements: str
+  returned: success
+  sample: [0.5.20-1f3a9c2e]
+estimate:
+  description: What would be installed; C(null) unless O(estimate) is set in check mode and the release is missing.
+  type: dict
+  returned: success
+  contains:
+    packages:
+      description: Number of packages.
+      type: int
+      sample: 179
+    bytes:
+      description: Size of their files, which are downloaded unless the cache has them; C(null) where it is not told.
+      type: int
+      sample: 3701580000
+    seconds:
+      description: Time at the rate of the last installation on this host; C(null) where there was none.
+      type: float
+      sample: 61.5
 """
 
 import inspect
 from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.sglang.plugins.module_utils import cuda_record, release, schema_probe
+from ansible_collections.gpuops.sglang.plugins.module_utils import (
+    cuda_record,
+    release,
+    release_prune,
+    release_record,
+    release_source,
+    schema_probe,
+)
 from ansible_collections.gpuops.sglang.plugins.module_utils.cuda_versions import torch_cuda
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, require_root
 from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import passwords
@@ -119,12 +223,22 @@ def main() -> None:
             "python": {"type": "path", "default": "/usr/bin/python3"},
             "uv_version": {"type": "str", "required": True},
             "compiler": {"type": "bool", "default": False},
+            "date": {"type": "str", "default": ""},
+            "lock": {"type": "str", "default": ""},
+            "source": {"type": "str", "default": ""},
+            "wheelhouse": {"type": "path"},
+            "cache": {"type": "path"},
+            "estimate": {"type": "bool", "default": False},
+            "state": {"type": "str", "choices": ["present", "pruned"], "default": "present"},
+            "keep": {"type": "int", "default": 0},
+            "state_dir": {"type": "path", "default": "/var/lib/sglang"},
             "environment": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
     asked = module.params
     environment = {name: str(value) for name, value in asked["environment"].items()}
+    # a proxy or an index may carry a login in its address
     module.no_log_values.update(passwords(environment))
     try:
         require_root()
@@ -135,20 +249,58 @@ def main() -> None:
             python_version=release.python_version(asked["python"]),
             root=Path(asked["root"]),
             compiler=asked["compiler"],
+            date=asked["date"],
+            lock=asked["lock"],
+            **release_source.asked(asked["source"]),
         )
-        found = release.read(spec.path)
+        others = (spec.root, spec.path, Path(asked["state_dir"]), asked["keep"])
+        surplus = release_prune.surplus(*others)
+        if asked["state"] == "pruned":
+            gone = surplus if module.check_mode else release_prune.remove(*others)
+            module.exit_json(changed=bool(gone), path=str(spec.path), surplus=gone)
+        means = release.Means(
+            uv_version=asked["uv_version"],
+            environment=environment,
+            schema_probe=inspect.getsource(schema_probe),
+            cache=Path(asked["cache"]) if asked["cache"] else None,
+            wheelhouse=Path(asked["wheelhouse"]) if asked["wheelhouse"] else None,
+        )
+        found = release_record.read(spec.path)
         missing = found is None
         if missing and not module.check_mode:
-            found = release.install(spec, asked["uv_version"], environment, inspect.getsource(schema_probe))
+            found = release.install(spec, means)
+            for note in found["notes"]:
+                module.warn(note)
     except Refused as refused:
         module.fail_json(msg=str(refused))
-    result = {"changed": missing, "missing": missing, "path": str(spec.path)}
-    result["packages"] = found["packages"] if found else []
-    result["cuda"] = torch_cuda(result["packages"]) or ""
+    estimate = None
+    if missing and module.check_mode and asked["estimate"]:
+        try:
+            estimate = release.estimate(spec, means)
+        except Refused as refused:
+            # a host that has none yet may lack what the installer needs
+            module.warn(f"how large the release would be is not known: {refused}")
+    result = {"changed": missing, "missing": missing, "path": str(spec.path), "estimate": estimate}
+    result["surplus"] = surplus
+    packages: list[str] = found["packages"] if found else []
+    result["packages"] = packages
+    result["cuda"] = torch_cuda(packages) or ""
     result["cuda_toolkit"] = cuda_record.read(spec.path).get("source", "")
+    for name in ("lock", "date"):
+        result[name] = (found or {}).get(name, "")  # a record of an earlier version of this collection has neither
     if missing:
-        result["diff"] = {"before": "", "after": f"SGLang {spec.version}\n", "after_header": str(spec.path)}
+        result["diff"] = {"before": "", "after": f"{_told(spec, estimate)}\n", "after_header": str(spec.path)}
     module.exit_json(**result)
+
+
+def _told(spec: release.ReleaseSpec, estimate: dict[str, Any] | None) -> str:
+    """Return what would be installed, in words."""
+    told = f"SGLang {spec.version}"
+    if estimate:
+        size, seconds = estimate["bytes"], estimate["seconds"]
+        told += f"\n{estimate['packages']} packages, {f'{size / 1e9:.2f} GB' if size else 'of unknown size'} of files"
+        told += f"\nabout {seconds:.0f} s" if seconds else "\nfor an unknown time: none was installed here before"
+    return told
 
 
 if __name__ == "__main__":

@@ -543,6 +543,10 @@ def facts_of(path: Path) -> tuple[int, ...]:
 
 
 def test_the_record_of_a_launch(supervisor: Supervisor, host: Host, instance: Instance) -> None:
+    (host.release / "venv/bin").mkdir(parents=True)
+    (host.release / "venv/bin/python").touch()
+    (host.release / "schema.json").write_text('{"options": {}}')
+    (host.release / "release.json").write_text('{"lock": "4174"}')
     launch = start(instance, host, {"resolved": {"x": 1}})
     record = launches.record_of(host.state, "a")
     assert record.pop("resolved") == {"x": 1}
@@ -552,6 +556,7 @@ def test_the_record_of_a_launch(supervisor: Supervisor, host: Host, instance: In
         "launch": launch,
         "instance": "a",
         "release": str(host.release),
+        "lock": "4174",
         "model": instance.model,
         "host": "127.0.0.1",
         "port": instance.port,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, host, release
+from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, host, release, release_record
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.release import ReleaseSpec
 
@@ -35,7 +36,9 @@ case "$0 $*" in
 */uv/*/bin/python\ -m\ pip\ install\ *) step=installer-pip ;;
 */bin/uv\ --version) step=uv-version ;;
 */bin/uv\ venv\ *) step=venv ;;
+*/bin/uv\ pip\ compile\ *--no-deps*) step=look ;;
 */bin/uv\ pip\ compile\ *) step=resolve ;;
+*/bin/uv\ pip\ check\ *) step=check ;;
 */bin/uv\ pip\ install\ *) step=install ;;
 */bin/uv\ pip\ freeze\ *) step=freeze ;;
 */venv/bin/python\ -I\ -) step=probe ;;
@@ -47,16 +50,30 @@ case $step in
 installer-venv|venv) mkdir -p "$last/bin" && cp "$state/tool" "$last/bin/python" ;;
 installer-pip) cp "$state/tool" "$(dirname "$0")/uv"; echo "${last#uv==}" >"$state/uv-version" ;;
 uv-version) echo "uv $(cat "$state/uv-version") (x86_64)" ;;
-install) env >"$state/environment"; echo "$*" >"$state/wanted"; cat "$UV_OVERRIDE" >"$state/overrides"
+install) env >"$state/environment"; cat >"$state/installed"
     if [ -e "$state/packed" ]; then
-        mkdir -p "${5%bin/python}lib/python3.11"
-        cp -r "$state/packed" "${5%bin/python}lib/python3.11/site-packages"
+        mkdir -p "${6%bin/python}lib/python3.11"
+        cp -r "$state/packed" "${6%bin/python}lib/python3.11/site-packages"
     fi ;;
-resolve) read -r wanted; echo "$wanted"; cat "$state/resolved" ;;
+look) cat "$state/alone" ;;
+resolve) cat "${UV_OVERRIDE:-/dev/null}" >"$state/overrides"; cat >"$state/wanted"; cat "$state/resolved" ;;
 freeze) cat "$state/packages" ;;
 probe) cat >"$state/probe"; cat "$state/described" ;;
 esac
 """
+
+
+def pylock(*packages: str) -> str:
+    blocks = ['lock-version = "1.0"\n']
+    for package in packages:
+        name, _, version = package.partition("==")
+        file = f'url = "http://127.0.0.1/{name}.whl", size = 1000, hashes = {{ sha256 = "{hash_of(package)}" }}'
+        blocks.append(f'[[packages]]\nname = "{name}"\nversion = "{version}"\nwheels = [{{ {file} }}]\n')
+    return "\n".join(blocks)
+
+
+def hash_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Lab:
@@ -67,12 +84,17 @@ class Lab:
         for path in (self.state / "tool", folder / "host-python"):
             path.write_text(tool)
             path.chmod(0o755)
-        (self.state / "resolved").write_text("cuda-toolkit==13.0.3.0\ntorch==2.14.1\n")
+        self.offer("cuda-toolkit==13.0.3.0", "torch==2.14.1")
         (self.state / "packages").write_text("torch==2.14.1\nsglang==0.5.23\n")
         self.describe("0.5.23")
         self.spec = ReleaseSpec(
             "0.5.23", ("torchvision ; python_version < '3'",), str(folder / "host-python"), "3.11", folder / "root"
         )
+
+    def offer(self, *packages: str) -> None:
+        """Let uv find these beside SGLang."""
+        (self.state / "alone").write_text(pylock("sglang==0.5.23"))
+        (self.state / "resolved").write_text(pylock("sglang==0.5.23", *packages))
 
     def describe(self, version: str) -> None:
         described = json.dumps({"sglang_version": version, "options": OPTIONS})
@@ -94,7 +116,7 @@ class Lab:
         return found
 
     def install(self, **environment: str) -> dict[str, Any]:
-        return release.install(self.spec, UV, environment, "the source of the probe")
+        return release.install(self.spec, release.Means(UV, environment, "the source of the probe"))
 
 
 @pytest.fixture
@@ -104,18 +126,19 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     os.umask(umask)
 
 
-ALL_STEPS = ["installer-venv", "installer-pip", "venv", "install", "freeze", "probe"]
+STEPS = ["look", "resolve", "venv", "install", "probe", "check", "freeze"]
+ALL_STEPS = ["installer-venv", "installer-pip", *STEPS]
 
 
 def test_an_installation_makes_a_release(lab: Lab) -> None:
     record = lab.install()
     assert lab.steps == ALL_STEPS
-    assert record == release.read(lab.spec.path)
+    assert record == release_record.read(lab.spec.path)
     assert record["name"] == lab.spec.name == lab.spec.path.name
     assert record["version"] == "0.5.23"
     assert record["packages"] == PACKAGES
     assert record["inputs"] == lab.spec.inputs
-    assert release.schema(lab.spec.path) == OPTIONS
+    assert release_record.schema(lab.spec.path) == OPTIONS
     assert (lab.state / "probe").read_text() == "the source of the probe"
     assert (lab.state / "overrides").read_text() == "torchvision ; python_version < '3'\n"
 
@@ -134,7 +157,7 @@ def test_another_release_comes_beside_it_with_the_same_installer(lab: Lab) -> No
     lab.spec = dataclasses.replace(lab.spec, overrides=())
     assert lab.steps == ALL_STEPS
     second = lab.install()
-    assert lab.steps == ["uv-version", "venv", "install", "freeze", "probe"]
+    assert lab.steps == ["uv-version", *STEPS]
     assert first["name"] != second["name"]
     assert sorted(path.name for path in (lab.spec.root / "releases").iterdir()) == sorted(
         [first["name"], second["name"]]
@@ -180,11 +203,11 @@ def test_a_driver_that_is_too_old_is_told_before_anything_is_downloaded(
     monkeypatch.setattr(gpu, "ROOT", tmp_path)
     with pytest.raises(Refused, match=r"made for CUDA 13\.0, which needs NVIDIA's driver 580 or newer.*, not 570"):
         lab.install()
-    assert lab.steps == ["installer-venv", "installer-pip", "venv", "resolve"]
+    assert lab.steps == ["installer-venv", "installer-pip", "look", "resolve"]
     assert not lab.spec.path.exists()
     module.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  590.48.01  Release Build\n")
     lab.install()
-    assert lab.steps == ["uv-version", "venv", "resolve", "install", "freeze", "probe"]
+    assert lab.steps == ["uv-version", *STEPS]
 
 
 def test_the_compiler_comes_in_the_version_of_torchs_cuda(lab: Lab) -> None:
@@ -193,7 +216,7 @@ def test_the_compiler_comes_in_the_version_of_torchs_cuda(lab: Lab) -> None:
     assert record["inputs"]["compiler"] == "wheels"
     wanted = (lab.state / "wanted").read_text().split()
     assert {"sglang==0.5.23", "nvidia-cuda-nvcc==13.0.*", "nvidia-nvvm==13.0.*"} <= set(wanted)
-    (lab.state / "resolved").write_text("torch==2.14.1+cpu\n")
+    lab.offer("torch==2.14.1+cpu")
     lab.spec = dataclasses.replace(lab.spec, overrides=())
     with pytest.raises(Refused, match="made for no CUDA"):
         lab.install()
@@ -208,9 +231,9 @@ def test_only_the_given_environment_reaches_the_installer(lab: Lab, monkeypatch:
         "HOME": "/root",
         "LANG": "C.UTF-8",
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "UV_CACHE_DIR": str(lab.spec.root / "cache"),
         "UV_INDEX_URL": "http://index.example.com",
         "UV_NO_CONFIG": "1",
-        "UV_OVERRIDE": str(lab.spec.path / "overrides.txt"),
         "UV_PYTHON_DOWNLOADS": "never",
         "https_proxy": "http://proxy.example.com:3128",
     }
@@ -221,6 +244,8 @@ def test_only_the_given_environment_reaches_the_installer(lab: Lab, monkeypatch:
     [
         ("installer-venv", "making uv's venv"),
         ("installer-pip", "installing uv"),
+        ("look", "looking for it"),
+        ("resolve", "resolving"),
         ("venv", "making the venv"),
         ("install", "installing"),
         ("freeze", "listing"),
@@ -232,7 +257,7 @@ def test_a_failed_step_leaves_no_release_and_the_next_run_makes_it(lab: Lab, ste
     with pytest.raises(Refused) as caught:
         lab.install()
     assert str(caught.value) == f"SGLang 0.5.23: {what} failed with exit status 7: first | last words"
-    assert release.read(lab.spec.path) is None
+    assert release_record.read(lab.spec.path) is None
     assert not lab.spec.path.exists()
     lab.heal()
     assert lab.install()["packages"] == PACKAGES
@@ -258,8 +283,8 @@ def test_what_a_killed_installation_left_is_replaced(lab: Lab) -> None:
     lab.install()
     (lab.spec.path / "release.json").unlink()
     (lab.spec.path / "venv/half").write_text("a part of a package")
-    assert release.read(lab.spec.path) is None
-    assert lab.install() == release.read(lab.spec.path)
+    assert release_record.read(lab.spec.path) is None
+    assert lab.install() == release_record.read(lab.spec.path)
     assert not (lab.spec.path / "venv/half").exists()
 
 
@@ -267,27 +292,27 @@ def test_what_a_killed_installation_left_is_replaced(lab: Lab) -> None:
 def test_an_incomplete_release_is_none(lab: Lab, part: str) -> None:
     lab.install()
     (lab.spec.path / part).unlink()
-    assert release.read(lab.spec.path) is None
+    assert release_record.read(lab.spec.path) is None
 
 
 def test_a_damaged_record_is_none(lab: Lab) -> None:
     lab.install()
     (lab.spec.path / "release.json").write_text('{"name": ')
-    assert release.read(lab.spec.path) is None
+    assert release_record.read(lab.spec.path) is None
     (lab.spec.path / "schema.json").write_text("{}")
-    assert release.schema(lab.spec.path) is None
-    assert release.schema(lab.spec.root / "nowhere") is None
+    assert release_record.schema(lab.spec.path) is None
+    assert release_record.schema(lab.spec.root / "nowhere") is None
 
 
 @pytest.mark.parametrize("content", ["", '{"options": ', "{}"])
 def test_a_release_with_a_damaged_schema_is_made_again(lab: Lab, content: str) -> None:
     lab.install()
     (lab.spec.path / "schema.json").write_text(content)
-    assert release.read(lab.spec.path) is None
+    assert release_record.read(lab.spec.path) is None
     assert lab.steps == ALL_STEPS
-    assert lab.install() == release.read(lab.spec.path)
-    assert lab.steps == ["uv-version", "venv", "install", "freeze", "probe"]
-    assert release.schema(lab.spec.path) == OPTIONS
+    assert lab.install() == release_record.read(lab.spec.path)
+    assert lab.steps == ["uv-version", *STEPS]
+    assert release_record.schema(lab.spec.path) == OPTIONS
 
 
 def test_another_version_than_asked_is_refused(lab: Lab) -> None:
@@ -441,7 +466,7 @@ class Packages:
 
     @property
     def changes(self) -> list[str]:
-        return release.changes(self.path)
+        return release_record.changes(self.path)
 
 
 @pytest.fixture

@@ -93,7 +93,18 @@ def test_the_description_of_sglang_is_json(sglang_parser: argparse.ArgumentParse
     assert len(options) > 330
 
 
-def test_the_program_prints_version_and_options(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kernels", "told"),
+    [
+        (None, ""),
+        ("x = 1", "loaded"),
+        ("raise ImportError('libcuda.so.1: cannot open\\nmore')", "ImportError: libcuda.so.1: cannot open"),
+        ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
+    ],
+)
+def test_the_program_prints_version_options_and_kernels(tmp_path: Path, kernels: str | None, told: str) -> None:
+    if kernels:
+        (tmp_path / "sgl_kernel.py").write_text(f"{kernels}\n")
     package = tmp_path / "sglang"
     for module in ("srt/entrypoints/http_server.py", "srt/models/registry.py"):
         (package / module).parent.mkdir(parents=True)
@@ -109,8 +120,31 @@ def test_the_program_prints_version_and_options(tmp_path: Path) -> None:
     option = {**PLAIN, "default": 1, "dest": "tp_size", "type": "int"}
     # what packages print comes before it
     described = done.stdout[done.stdout.index('{"sglang_version"') :]
-    assert json.loads(described) == {"sglang_version": "0.5.99", "options": {"--tp-size": option}}
+    assert json.loads(described) == {
+        "sglang_version": "0.5.99",
+        "options": {"--tp-size": option},
+        "kernels": told,
+        "server": "",
+    }
 
 
 def test_an_option_that_is_not_there_is_not_described() -> None:
     assert "--help" not in schema_probe.describe(parser_of("0.5.23"))
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_a_server_that_needs_its_kernels_tells_its_options_without_a_driver(tmp_path: Path, kernels: bool) -> None:
+    package = tmp_path / "sglang"
+    for module in ("srt/entrypoints/http_server.py", "srt/models/registry.py"):
+        (package / module).parent.mkdir(parents=True)
+        (package / module).write_text("import sgl_kernel\n")
+    (package / "__init__.py").write_text("__version__ = '0.5.99'\n")
+    (package / "srt/server_args.py").write_text("class ServerArgs:\n    add_cli_args = print\n")
+    if kernels:
+        (tmp_path / "sgl_kernel.py").write_text("raise ImportError('libcuda.so.1: cannot open')\n")
+    source = Path(schema_probe.__file__).read_text(encoding="utf-8")
+    done = subprocess.run([sys.executable, "-"], input=source, capture_output=True, text=True, cwd=tmp_path)
+    if kernels:
+        assert json.loads(done.stdout[done.stdout.index("{") :])["server"] == "ImportError: libcuda.so.1: cannot open"
+    else:  # that is no matter of the driver
+        assert done.returncode != 0 and "No module named 'sgl_kernel'" in done.stderr

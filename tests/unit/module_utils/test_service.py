@@ -19,7 +19,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import (
     gpu,
     health,
     processes,
-    release,
+    release_record,
     service,
     sockets,
 )
@@ -162,7 +162,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(systemd, "run", made.run)
     monkeypatch.setattr(systemd, "running_launch", lambda pid: "L0" if pid == PID else None)
     monkeypatch.setattr(processes, "in_cgroup", made.in_cgroup)
-    monkeypatch.setattr(release, "schema", lambda path: {})
+    monkeypatch.setattr(release_record, "schema", lambda path: {})
     monkeypatch.setattr(launches, "check", made.check)
     monkeypatch.setattr(launches, "compare", made.compare)
     monkeypatch.setattr(health, "verify", made.verify)
@@ -396,7 +396,7 @@ def test_a_model_that_is_still_to_be_fetched_is_not_asked_about(serving: Machine
 
 
 def test_without_a_release_nothing_is_started(serving: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(release, "schema", lambda path: None)
+    monkeypatch.setattr(release_record, "schema", lambda path: None)
     serving.reasons["a"] = ["not installed"]
     with pytest.raises(Refused, match=r"there is no release in .*/release: install it with sglang_release first"):
         serving.plan()

@@ -1,0 +1,132 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A folder or an archive that has all the files of a release, for hosts without an index."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tarfile
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ansible_collections.gpuops.sglang.plugins.module_utils import release_lock, release_uv
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, write_whole, writing_below
+from ansible_collections.gpuops.sglang.plugins.module_utils.release_lock import Lock, Package
+from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import CLEAN, Steps
+
+BLOCK = 2**20  # bytes
+TIMEOUT = 60  # s without a byte
+PROXIES = ("http", "https", "no")
+
+
+def folder(steps: Steps, wheelhouse: Path, place: Path) -> Path:
+    """Return the folder with the files; an archive is unpacked below `place`."""
+    if not wheelhouse.exists():
+        raise Refused(
+            f"{steps.label}: there is no {wheelhouse}: make it with playbooks/wheelhouse.yml and copy it here"
+        )
+    if wheelhouse.is_dir():
+        if not any(wheelhouse.glob("*.whl")):
+            raise Refused(f"{steps.label}: {wheelhouse} has no wheels in it: name the folder that has")
+        return wheelhouse
+    target = place / "wheelhouse"
+    target.mkdir()
+    try:
+        with tarfile.open(wheelhouse) as archive:
+            for member in archive:
+                name = Path(member.name).name
+                if member.isfile() and name.endswith(".whl"):
+                    content = archive.extractfile(member)
+                    if content is not None:
+                        with (target / name).open("wb") as file:
+                            while block := content.read(BLOCK):
+                                file.write(block)
+    except (tarfile.TarError, EOFError) as error:
+        raise Refused(f"{steps.label}: {wheelhouse} is damaged: {error}: copy it here again") from error
+    return target
+
+
+@dataclass(frozen=True)
+class Target:
+    """For which host the files are."""
+
+    version: str
+    overrides: tuple[str, ...]
+    date: str
+    python: str  # interpreter here
+    python_version: str  # there, e.g. 3.12; '' for that of the interpreter here
+    platform: str  # there, as uv names it, e.g. x86_64-manylinux_2_36; '' for the one here
+
+
+def make(target: Target, path: Path, uv_version: str, environment: Mapping[str, str]) -> tuple[Lock, list[str]]:
+    """Fill the folder `path`, and return what is in it and the names of the files that came now."""
+    with writing_below(path):
+        path.mkdir(parents=True, exist_ok=True)
+        work = path / ".work"
+        environment = {"UV_CACHE_DIR": str(work / "cache"), **CLEAN, **environment}
+        steps = Steps(f"SGLang {target.version}", path, environment)
+        uv = release_uv.get(steps, target.python, work / "uv" / uv_version, uv_version)
+        steps = steps.given(UV_NO_CONFIG="1", UV_PYTHON_DOWNLOADS="never")
+        if target.overrides:
+            write_whole(work / "overrides.txt", "".join(f"{line}\n" for line in target.overrides))
+            steps = steps.given(UV_OVERRIDE=str(work / "overrides.txt"))
+        options = ["--only-binary", ":all:"]
+        options += ["--python-version", target.python_version] if target.python_version else []
+        options += ["--python-platform", target.platform] if target.platform else []
+        requirement = f"sglang=={target.version}"
+        alone = release_lock.sglang(steps, uv, target.python, requirement, options)
+        day, notes = release_lock.cutoff(target.date, alone)
+        lock = release_lock.resolve(steps, uv, target.python, options, day, notes, [requirement])
+        installer = release_lock.resolve(steps, uv, target.python, options, "", [], [f"uv=={uv_version}"])
+        files = (*lock.packages, *installer.packages)
+        came = _bring(steps, files, path)
+        for other in set(path.glob("*.whl")) - {path / _name(package) for package in files}:
+            other.unlink()
+        write_whole(path / release_lock.FILE, lock.text)
+        shutil.rmtree(work)
+    return lock, came
+
+
+def _name(package: Package) -> str:
+    return urllib.parse.unquote(urllib.parse.urlsplit(package.url).path.rpartition("/")[2])
+
+
+def _bring(steps: Steps, files: Sequence[Package], path: Path) -> list[str]:
+    """Download what is not there, each file checked by its digest, and return the names."""
+    proxies = {kind: steps.environment[f"{kind}_proxy"] for kind in PROXIES if f"{kind}_proxy" in steps.environment}
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
+    came = []
+    for package in files:
+        place = path / _name(package)
+        if place.exists() and _digest(place) in package.digests:
+            continue
+        partial = place.with_name(f".{place.name}.partial")
+        try:
+            with opener.open(package.url, timeout=TIMEOUT) as answer, partial.open("wb") as file:
+                shutil.copyfileobj(answer, file, BLOCK)
+        except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
+            raise Refused(f"{steps.label}: can not download {package.url}: {error}: the next run goes on") from error
+        found = _digest(partial)
+        if found not in package.digests:
+            partial.unlink()
+            raise Refused(
+                f"{steps.label}: {package.url} has the digest {found}, expected was {' or '.join(package.digests)}"
+            )
+        os.replace(partial, place)
+        came.append(place.name)
+    return came
+
+
+def _digest(path: Path) -> str:
+    whole = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            whole.update(block)
+    return whole.hexdigest()

@@ -1,0 +1,542 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Installations with the real uv, of small wheels from an index on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import fcntl
+import inspect
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.sglang.plugins.module_utils import (
+    release,
+    release_files,
+    release_lock,
+    release_record,
+    release_uv,
+    release_wheelhouse,
+    schema_probe,
+)
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.release import Means, ReleaseSpec
+from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import Steps
+from conftest import run_module
+from release_index import Index, serving, sglang, wheel
+
+UV = "0.13.9"
+VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+# the host's own interpreter makes the releases, not a link into the project's environment
+PYTHON = str(Path(sys.executable).resolve())
+
+
+@pytest.fixture(scope="session")
+def uv_home(pytestconfig: pytest.Config) -> Path:
+    """The installer, which stays from one run to the next."""
+    home = pytestconfig.cache.mkdir("uv") / UV
+    with (home.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
+        release_uv.get(Steps("tests", home.parent, environment), PYTHON, home, UV)
+    return home
+
+
+@dataclasses.dataclass
+class Place:
+    """A host and an index."""
+
+    folder: Path
+    index: Index
+    uv_home: Path
+    spec: ReleaseSpec
+    environment: dict[str, str]
+    cache: Path | None = None
+    wheelhouse: Path | None = None
+
+    @property
+    def means(self) -> Means:
+        place = self.spec.root / "uv" / UV
+        if not place.exists():
+            place.parent.mkdir(parents=True)
+            place.symlink_to(self.uv_home)
+        probe = inspect.getsource(schema_probe)
+        return Means(UV, self.environment, probe, self.cache, self.wheelhouse)
+
+    def ask(self, **changes: Any) -> Place:
+        """Return the same with other wishes."""
+        return dataclasses.replace(self, spec=dataclasses.replace(self.spec, **changes))
+
+    def install(self) -> dict[str, Any]:
+        return release.install(self.spec, self.means)
+
+    def refused(self) -> str:
+        with pytest.raises(Refused) as caught:
+            self.install()
+        assert release_record.read(self.spec.path) is None and not self.spec.path.exists()
+        return str(caught.value)
+
+    @property
+    def site(self) -> Path:
+        return self.spec.path / f"venv/lib/python{VERSION}/site-packages"
+
+    @property
+    def lock(self) -> str:
+        return (self.spec.path / "lock.txt").read_text()
+
+
+@pytest.fixture
+def place(tmp_path: Path, uv_home: Path) -> Iterator[Place]:
+    umask = os.umask(0o022)
+    wheels = tmp_path / "wheels"
+    sglang(wheels)
+    wheel(wheels, "helper", "1.0")
+    late = wheel(wheels, "helper", "2.0", files={"__init__.py": "raise ImportError('of another time')\n"})
+    with serving(wheels) as index:
+        index.days[late.name] = "2026-05-11"
+        spec = ReleaseSpec("0.5.23", (), PYTHON, VERSION, tmp_path / "root")
+        environment = {"UV_DEFAULT_INDEX": index.url, "UV_HTTP_RETRIES": "0"}
+        yield Place(tmp_path, index, uv_home, spec, environment)
+    os.umask(umask)
+
+
+def test_a_version_gets_the_packages_of_its_time(place: Place) -> None:
+    record = place.install()
+    assert record["packages"] == ["helper==1.0", "sglang==0.5.23"]
+    assert (record["date"], record["bytes"] > 500, record["lock"]) == (
+        "2026-05-10",
+        True,
+        release_lock.digest(place.lock),
+    )
+    assert record["notes"] == []
+    assert record["cuda"].startswith("torch of this release is made for no CUDA")
+    assert release_record.changes(place.spec.path) == []
+    assert list(place.site.glob("sglang/srt/__pycache__/server_args.*.pyc"))
+
+
+def test_the_days_of_grace_count(place: Place) -> None:
+    place.index.days["helper-2.0-py3-none-any.whl"] = "2026-05-10"
+    assert "of another time" in place.refused()
+
+
+@pytest.mark.parametrize(("date", "version"), [("2026-05-10", "1.0"), ("2026-05-11", "2.0"), ("latest", "2.0")])
+def test_another_day_is_another_release(place: Place, date: str, version: str) -> None:
+    wheel(place.folder / "wheels", "helper", "2.0")
+    assert place.ask(date=date).spec.name != place.spec.name
+    record = place.ask(date=date).install()
+    assert record["packages"][0] == f"helper=={version}"
+    assert (record["date"], record["inputs"]["date"]) == (date if date != "latest" else "", date)
+
+
+def test_a_day_that_is_none_is_refused(place: Place) -> None:
+    assert "sglang_install_date is 'May 2026': write a day like 2026-05-10" in place.ask(date="May 2026").refused()
+
+
+def test_an_index_without_upload_times_gives_the_newest_and_says_so(place: Place) -> None:
+    wheel(place.folder / "wheels", "helper", "2.0")
+    place.index.times = False
+    record = place.install()
+    assert record["packages"][0] == "helper==2.0"
+    assert record["date"] == ""
+    assert f"{place.index.url.rpartition('/')[0]}/files tells no upload time of SGLang 0.5.23" in record["notes"][0]
+
+
+def test_a_second_index_without_upload_times_is_named_by_its_file(place: Place, tmp_path: Path) -> None:
+    wheel(tmp_path / "other", "extra", "1.0")
+    sglang(place.folder / "wheels", requires=["helper", "extra"])
+    (place.folder / "wheels/helper-2.0-py3-none-any.whl").unlink()
+    with serving(tmp_path / "other") as other:
+        other.times = False
+        place.environment["UV_INDEX"] = other.url
+        record = place.install()
+    assert record["packages"] == ["extra==1.0", "helper==1.0", "sglang==0.5.23"]
+    assert "an index tells no upload times (extra-1.0-py3-none-any.whl)" in record["notes"][0]
+
+
+def test_wheels_of_a_folder_have_no_day(place: Place, tmp_path: Path) -> None:
+    wheel(tmp_path / "local", "helper", "1.5+local")
+    place.environment["UV_FIND_LINKS"] = str(tmp_path / "local")
+    record = place.install()
+    assert record["packages"] == ["helper==1.5+local", "sglang==0.5.23"]
+    assert record["date"] == "2026-05-10"
+
+
+def records(site: Path) -> dict[str, set[tuple[str, ...]]]:
+    """What each package has brought, without what says from where."""
+    found = {}
+    for path in site.glob("*.dist-info/RECORD"):
+        with path.open() as file:
+            found[path.parent.name] = {tuple(row) for row in csv.reader(file) if "RECORD" not in row[0]}
+    return found
+
+
+def test_a_lock_makes_the_same_files_on_another_host(place: Place, tmp_path: Path) -> None:
+    first = place.install()
+    wheel(place.folder / "wheels", "helper", "1.0.1")
+    other = place.ask(lock=place.lock, root=tmp_path / "other")
+    second = other.install()
+    assert second["packages"] == first["packages"] and second["lock"] == first["lock"]
+    assert records(other.site) == records(place.site) and len(records(other.site)) == 2
+    assert other.spec.name != place.spec.name and second["inputs"]["lock"] == first["lock"]
+
+
+def test_a_lock_reads_alike_however_it_is_laid_out(place: Place) -> None:
+    place.install()
+    lines = place.lock.splitlines()
+    laid_out = "# made by hand\n" + "\n".join(line.replace(" --hash", " \\\n    --hash") for line in reversed(lines))
+    assert place.ask(lock=laid_out).spec.name == place.ask(lock=place.lock).spec.name
+    assert place.ask(lock=place.lock.replace("1.0", "1.1")).spec.name != place.ask(lock=place.lock).spec.name
+
+
+@pytest.mark.parametrize(
+    ("lock", "told"),
+    [
+        ("helper==1.0 --hash=sha256:00\n", "has no SGLang in it, not 0.5.23"),
+        ("sglang==0.5.9 --hash=sha256:00\n", "has SGLang 0.5.9 in it, not 0.5.23"),
+        ("sglang==0.5.23\n", "has the line 'sglang==0.5.23': each line names one package"),
+        ("sglang>=0.5.23 --hash=sha256:00\n", "has the line 'sglang>=0.5.23"),
+    ],
+)
+def test_a_lock_that_does_not_do_is_refused(place: Place, lock: str, told: str) -> None:
+    assert told in place.ask(lock=lock).refused()
+
+
+def test_a_file_that_is_not_that_of_the_lock_is_refused_with_both_digests(place: Place) -> None:
+    place.install()
+    lock, old = place.lock, release_lock.given(place.lock, "0.5.23").packages[0]
+    changed = wheel(place.folder / "wheels", "helper", "1.0", files={"__init__.py": "evil = 1\n"})
+    new = json.loads(place.index.page("helper") or "")["files"][0]["hashes"]["sha256"]
+    told = place.ask(lock=lock, root=place.folder / "other").refused()
+    assert changed.exists() and "helper==1.0" in told and old.digests[0] in told and new in told
+
+
+def test_a_file_that_is_not_what_the_index_says_is_refused(place: Place) -> None:
+    page = place.index.page
+    wrong = "0" * 64
+
+    def lying(project: str) -> bytes | None:
+        told = json.loads(page(project) or b"{}")
+        for file in told.get("files", []):
+            if project == "helper":
+                file["hashes"]["sha256"] = wrong
+        return json.dumps(told).encode() if told else None
+
+    place.index.page = lying  # type: ignore[method-assign]
+    told = place.refused()
+    assert "Hash mismatch for `helper==1.0`" in told and wrong in told
+
+
+def test_a_pin_that_does_not_hold_is_refused(place: Place) -> None:
+    place.install()
+    sglang(place.folder / "wheels", requires=["helper==2.0"])
+    digest = json.loads(place.index.page("sglang") or "")["files"][0]["hashes"]["sha256"]
+    lock = f"{place.lock.splitlines()[0]}\nsglang==0.5.23 --hash=sha256:{digest}\n"
+    told = place.ask(lock=lock).refused()
+    assert "The package `sglang` requires `helper==2.0`, but `1.0` is installed" in told
+    # what an override replaces is meant
+    assert place.ask(lock=lock, overrides=("Helper==1.0",)).install()["packages"][0] == "helper==1.0"
+
+
+def test_a_package_that_an_override_leaves_out_is_not_missed(place: Place) -> None:
+    sglang(place.folder / "wheels", requires=["helper", "unwanted[extra]>=1; python_version > '3'"])
+    assert "unwanted" in place.refused()
+    place.ask(overrides=("unwanted ; python_version < '3'",)).install()
+
+
+def test_an_edit_reaches_neither_the_cache_nor_another_release(place: Place) -> None:
+    place.install()
+    (place.site / "helper/__init__.py").open("a").write("edited = 1\n")
+    other = place.ask(overrides=("unasked==1",))
+    other.install()
+    assert (other.site / "helper/__init__.py").read_text() == "version = '1.0'\n"
+    (other.site / "helper/__init__.py").open("a").write("edited = 2\n")
+    assert "edited = 2" not in (place.site / "helper/__init__.py").read_text()
+
+
+def test_a_damaged_cache_is_repaired(place: Place) -> None:
+    place.install()
+    (cached,) = (place.spec.root / "cache").glob("archive-v0/*/helper/__init__.py")
+    cached.write_text("version = '9.9'\n")
+    other = place.ask(overrides=("unasked==1",))
+    other.install()
+    assert (other.site / "helper/__init__.py").read_text() == "version = '1.0'\n"
+
+
+def test_a_wheel_whose_files_are_not_its_record_is_refused(place: Place) -> None:
+    path = place.folder / "wheels/helper-1.0-py3-none-any.whl"
+    path.write_bytes(path.read_bytes().replace(b"version = '1.0'\n", b"version = '1.1'\n"))
+    told = place.refused()
+    # either uv or the check afterwards tells
+    assert "helper" in told
+
+
+def test_an_index_that_is_gone_is_named(place: Place) -> None:
+    place.environment["UV_DEFAULT_INDEX"] = "http://127.0.0.1:9/simple"
+    assert "http://127.0.0.1:9/simple/sglang/" in place.refused()
+
+
+def test_an_interpreter_that_does_not_fit_is_refused_before_anything_is_installed(place: Place) -> None:
+    (place.folder / "wheels/sglang-0.5.23-py3-none-any.whl").unlink()
+    sglang(place.folder / "wheels", tag="cp38-cp38-manylinux_2_34_x86_64")
+    told = place.refused()
+    assert "`cp38`" in told and PYTHON in told and "set sglang_install_python" in told
+    assert not [path for path in place.index.asked if path.endswith(".whl")]
+    sglang(place.folder / "wheels", python=">=3.99")
+    assert "3.99" in place.refused()
+
+
+def test_a_platform_without_a_wheel_is_told_which_would_do(place: Place) -> None:
+    (place.folder / "wheels/sglang-0.5.23-py3-none-any.whl").unlink()
+    sglang(place.folder / "wheels", tag="py3-none-manylinux_2_99_x86_64")
+    told = place.refused()
+    assert "`manylinux_2_99_x86_64`" in told and "glibc 2." in told
+
+
+def test_a_cache_that_can_not_be_written_is_not_used(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = place.folder / "shared"
+    (shared / "archive-v0").mkdir(parents=True)
+    place.cache = shared
+    temporary = release_uv.tempfile.TemporaryFile
+
+    def refusing(dir: Path) -> Any:
+        if dir == shared / "archive-v0":
+            raise PermissionError(13, "Permission denied")
+        return temporary(dir=dir)
+
+    monkeypatch.setattr(release_uv.tempfile, "TemporaryFile", refusing)
+    notes = place.install()["notes"]
+    assert notes[0].startswith(f"the cache {shared} can not be written (Permission denied): {place.spec.root}/cache is")
+    assert list((place.spec.root / "cache").iterdir())
+    monkeypatch.undo()
+    other = place.ask(overrides=("unasked==1",))
+    assert "cache" not in str(other.install()["notes"])
+    assert list((shared / "archive-v0").iterdir())
+
+
+def test_too_little_room_is_known_before_anything_is_downloaded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(place.folder)._replace(free=2000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    told = place.refused()
+    assert "its packages take about 0.0 GiB" in told and "nothing was installed" in told
+    assert not [path for path in place.index.asked if path.endswith(".whl")]
+
+
+def test_an_estimate_leaves_no_trace(place: Place) -> None:
+    means = place.means
+    before = sorted(place.folder.rglob("*"))
+    told = release.estimate(place.spec, means)
+    assert sorted(place.folder.rglob("*")) == before
+    assert (told["packages"], told["seconds"]) == (2, None)
+    record = place.install()
+    assert told["bytes"] == record["bytes"]
+    again = release.estimate(place.ask(overrides=("unasked==1",)).spec, means)
+    assert again["seconds"] == pytest.approx(record["seconds"])
+
+
+@pytest.mark.parametrize("driver", [None, "580.65.06"])
+def test_kernels_that_do_not_load_count_where_there_is_a_driver(
+    place: Place, driver: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel(place.folder / "wheels", "sgl_kernel", "1.0", files={"__init__.py": "raise ImportError('libcudart.so.13')\n"})
+    sglang(place.folder / "wheels", requires=["helper", "sgl-kernel"])
+    monkeypatch.setattr(release.gpu_driver, "kernel_module", lambda: {"version": driver})
+    if driver:
+        assert f"does not load beside the driver {driver}: ImportError: libcudart.so.13" in place.refused()
+    else:
+        (note,) = place.install()["notes"]
+        assert note == (
+            "not proved: that the kernels load: this host has no NVIDIA driver (ImportError: libcudart.so.13)"
+        )
+
+
+def test_a_wheel_on_the_host_is_installed_instead(place: Place) -> None:
+    from ansible_collections.gpuops.sglang.plugins.module_utils import release_source
+
+    own = sglang(place.folder / "own", requires=["helper==1.0"])
+    built = place.ask(**release_source.asked(str(own)))
+    record = built.install()
+    assert record["packages"] == ["helper==1.0", f"sglang @ {own.as_uri()}"]
+    assert own.as_uri() in built.lock and release_record.changes(built.spec.path) == []
+    sglang(place.folder / "own", requires=["helper<2"])
+    assert place.ask(**release_source.asked(str(own))).spec.name != built.spec.name
+
+
+def test_files_that_two_packages_bring_are_no_damage(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    for name in ("one", "two"):
+        info = site / f"{name}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (site / "shared.py").write_text(name)
+        (info / "RECORD").write_text(f"shared.py,{release_record.digest_of(str(site / 'shared.py'))},3\n")
+    with release_files.checked(site) as checking:
+        assert checking.damage() == []
+    (site / "shared.py").write_text("three")
+    with release_files.checked(site) as checking:
+        (damage,) = checking.damage()
+    assert "shared.py of one-1.0: expected sha256=" in str(damage) and release_files.packages([damage]) == ["one"]
+
+
+KILLED = 12  # moments, spread over the time that an installation takes
+CHILD = """
+import json, sys
+from pathlib import Path
+from ansible_collections.gpuops.sglang.plugins.module_utils.release import Means, ReleaseSpec, install
+told = json.loads(sys.argv[1])
+spec = ReleaseSpec("0.5.23", tuple(told["overrides"]), told["python"], told["version"], Path(told["root"]))
+install(spec, Means(told["uv"], told["environment"], told["probe"]))
+"""
+
+
+def begun(place: Place) -> subprocess.Popen[bytes]:
+    """Start the installation in a process of its own."""
+    spec, means = place.spec, place.means
+    told = {"overrides": spec.overrides, "python": spec.python, "version": spec.python_version, "root": str(spec.root)}
+    told |= {"uv": UV, "environment": dict(means.environment), "probe": means.schema_probe}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen([sys.executable, "-c", CHILD, json.dumps(told)], env=environment)
+
+
+def test_a_kill_at_any_moment_leaves_the_other_release_and_nothing_that_counts(place: Place) -> None:
+    old = place.install()
+    files = {path: path.stat().st_mtime_ns for path in place.spec.path.rglob("*")}
+    start = time.monotonic()
+    assert begun(place.ask(overrides=("unasked==0",))).wait() == 0
+    whole = time.monotonic() - start
+    for moment in range(1, KILLED + 1):
+        new = place.ask(overrides=(f"unasked=={moment}",))
+        child = begun(new)
+        time.sleep(whole * moment / (KILLED + 1))
+        child.kill()
+        child.wait()
+        found = release_record.read(new.spec.path)
+        if found is not None:
+            assert release_record.changes(new.spec.path) == []
+        record = new.install()
+        assert record["packages"] == old["packages"] and release_record.changes(new.spec.path) == []
+        assert records(new.site) == records(place.site)
+    assert release_record.read(place.spec.path) == old
+    assert {path: path.stat().st_mtime_ns for path in place.spec.path.rglob("*")} == files
+
+
+def test_two_hosts_at_once_share_a_cache(place: Place, tmp_path: Path) -> None:
+    place.environment["UV_CACHE_DIR"] = str(tmp_path / "shared")
+    hosts = [place.ask(root=tmp_path / name) for name in ("one", "two", "three")]
+    children = [begun(host) for host in hosts]
+    assert [child.wait() for child in children] == [0, 0, 0]
+    assert records(hosts[0].site) == records(hosts[1].site) == records(hosts[2].site)
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, options: str) -> Iterator[Path]:
+    """Mount a file system of its own, which only root can."""
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("size", [40, 100, 400, 700])
+def test_a_disk_that_fills_up_at_any_stage_is_named_and_the_next_run_goes_on(
+    place: Place, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel(place.folder / "wheels", "helper", "1.0", files={"__init__.py": "", "data": "x" * 600_000})
+    monkeypatch.setattr(release.release_room, "UNPACKED", 0)
+    with small_disk(place.folder / "small", f"size={size}k") as small:
+        root = small / "root"
+        (root / "uv").mkdir(parents=True)
+        (root / "uv" / UV).symlink_to(place.uv_home)
+        other = place.ask(root=root)
+        told = other.refused()
+        assert str(small) in told and "GiB free" in told, told
+        subprocess.run(["mount", "-o", "remount,size=20m", str(small)], check=True)
+        assert other.install()["packages"] == ["helper==1.0", "sglang==0.5.23"]
+
+
+@pytest.mark.parametrize("inodes", [12, 40, 60])
+def test_a_disk_without_inodes_is_named(place: Place, inodes: int) -> None:
+    with small_disk(place.folder / "small", f"size=20m,nr_inodes={inodes}") as small:
+        (small / "root/uv").mkdir(parents=True)
+        (small / "root/uv" / UV).symlink_to(place.uv_home)
+        other = place.ask(root=small / "root")
+        assert "inodes free" in other.refused()
+        subprocess.run(["mount", "-o", "remount,nr_inodes=4000", str(small)], check=True)
+        other.install()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the module needs root")
+def test_check_mode_tells_what_would_be_installed(place: Place) -> None:
+    asked = {"version": "0.5.23", "python": PYTHON, "uv_version": UV, "root": str(place.spec.root), "estimate": True}
+    asked |= {"environment": dict(place.means.environment), "_ansible_check_mode": True}
+    told = run_module("sglang_release", asked)[0]
+    size = told["estimate"]["bytes"]
+    assert told["changed"] and told["estimate"] == {"packages": 2, "bytes": size, "seconds": None} and size > 500
+    assert told["diff"]["after"].splitlines() == [
+        "SGLang 0.5.23", "2 packages, 0.00 GB of files", "for an unknown time: none was installed here before"
+    ]  # fmt: skip
+    asked["environment"] = {"UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple", "UV_HTTP_RETRIES": "0"}
+    told = run_module("sglang_release", asked)[0]
+    assert told["changed"] and "http://127.0.0.1:9/simple/sglang/" in str(told["warnings"])
+    assert not place.spec.path.exists()
+
+
+@pytest.fixture
+def wheelhouse(place: Place, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a connected machine collects for a host with another Python."""
+    (place.folder / "wheels/sglang-0.5.23-py3-none-any.whl").unlink()
+    sglang(place.folder / "wheels", tag="cp313-cp313-manylinux_2_34_x86_64")
+    sglang(place.folder / "wheels", tag=f"cp{VERSION.replace('.', '')}-none-any")
+    wheel(place.folder / "wheels", "uv", UV)
+    monkeypatch.setattr(release_wheelhouse.release_uv, "get", lambda *_: str(place.uv_home / "bin/uv"))
+    return place.folder / "wheelhouse"
+
+
+def test_a_host_without_an_index_installs_from_a_wheelhouse(place: Place, wheelhouse: Path) -> None:
+    target = release_wheelhouse.Target("0.5.23", (), "", PYTHON, "", "")
+    lock, came = release_wheelhouse.make(target, wheelhouse, UV, place.environment)
+    assert sorted(path.name for path in wheelhouse.iterdir()) == sorted([*came, "lock.txt"]) and len(came) == 3
+    assert (lock.date, (wheelhouse / "lock.txt").read_text()) == ("2026-05-10", lock.text)
+    # once more, of which one file was damaged
+    (wheelhouse / "helper-1.0-py3-none-any.whl").write_text("half")
+    assert release_wheelhouse.make(target, wheelhouse, UV, place.environment)[1] == ["helper-1.0-py3-none-any.whl"]
+    place.environment["UV_DEFAULT_INDEX"] = "http://127.0.0.1:9/simple"
+    place.index.asked.clear()
+    place.wheelhouse = wheelhouse
+    record = place.install()
+    assert record["packages"] == ["helper==1.0", "sglang==0.5.23"] and not place.index.asked
+    archive = place.folder / "wheelhouse.tar"
+    subprocess.run(["tar", "-cf", archive, "-C", place.folder, "wheelhouse"], check=True)
+    other = place.ask(lock=lock.text)
+    other.wheelhouse = archive
+    assert other.install()["lock"] == record["lock"]
+    archive.write_bytes(archive.read_bytes()[:1700])
+    broken = place.ask(lock=lock.text, root=place.folder / "other")
+    broken.wheelhouse = archive
+    assert f"{archive} is damaged" in broken.refused()
+
+
+def test_a_wheelhouse_is_for_another_python_and_platform(place: Place, wheelhouse: Path) -> None:
+    target = release_wheelhouse.Target("0.5.23", (), "", PYTHON, "3.13", "x86_64-manylinux_2_36")
+    _lock, came = release_wheelhouse.make(target, wheelhouse, UV, place.environment)
+    assert "sglang-0.5.23-cp313-cp313-manylinux_2_34_x86_64.whl" in came
+    old = release_wheelhouse.Target("0.5.23", (), "", PYTHON, "3.13", "x86_64-manylinux_2_28")
+    with pytest.raises(Refused, match="manylinux_2_34_x86_64"):
+        release_wheelhouse.make(old, wheelhouse, UV, place.environment)
+
+
+def test_a_wheelhouse_that_is_not_there_is_named(place: Place) -> None:
+    place.wheelhouse = place.folder / "nowhere"
+    assert f"there is no {place.wheelhouse}" in place.refused()
