@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -119,7 +120,8 @@ class Hub:
     def _why(self, answer: Mapping[str, Any], request: Mapping[str, Any]) -> str:
         """Return what went wrong and the next step."""
         repo, hub, kind, status = request["repo"], self.endpoint, answer["error"], answer["status"]
-        said = self._masked(" ".join(answer["text"].split()))
+        # what an address has after '?' may be a signature that lets anybody in
+        said = re.sub(r"(://[^\s?]+)\?[^\s)'\"]+", r"\1", self._masked(" ".join(answer["text"].split())))
         token = "the account of sglang_model_token" if self.token else "an account, and set sglang_model_token"
         if answer["errno"] and answer["file"]:
             return f"can not write {answer['file']}: {os.strerror(answer['errno'])}"

@@ -95,18 +95,26 @@ def _same(path: Path, known: File) -> bool:
 
 def files_of(folder: Path) -> Iterator[str]:
     """Yield every file below `folder` by its path from there; hidden ones are no part of a model."""
+    seen: set[tuple[int, int]] = set()
     for base, folders, names in os.walk(folder, followlinks=True):
+        place = os.stat(base)
+        if (place.st_dev, place.st_ino) in seen:  # a link to a folder above
+            folders.clear()
+            continue
+        seen.add((place.st_dev, place.st_ino))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
-            if not name.startswith("."):
+            # a link may lead to what a cache has dropped
+            if not name.startswith(".") and os.path.isfile(os.path.join(base, name)):
                 yield os.path.relpath(os.path.join(base, name), folder)
 
 
 def structure_problems(folder: Path) -> list[str]:
     """Return what keeps the files from being loaded as a model, one sentence each."""
-    if not model_files.is_model(folder):
-        return [f"{folder} has no config.json: it is no model, or the download was not finished"]
     weights = any(folder.glob("*.gguf"))
+    if not model_files.is_model(folder):
+        missing = f"{folder} has no config.json: it is no model, or the download was not finished"
+        return [] if weights else [missing]  # one of llama.cpp has it within
     return [] if weights and not any(folder.glob("*.safetensors*")) else model_files.weight_problems(folder)
 
 

@@ -14,7 +14,7 @@ import os
 import secrets
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +25,36 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import sy
 RUNS = Path("/run/gpuops-sglang/models")
 KEPT = 20  # whose outcome can still be asked for
 WAKE = 0.2  # s
+MASK = "********"
 
 
-def begin(work: Callable[[Callable[[str], None]], dict[str, Any]]) -> str:
-    """Do `work`, which is given what takes lines about it and returns a result, and return the id of the run."""
+def begin(work: Callable[[Callable[[str], None]], dict[str, Any]], secrets_of: Collection[str] = ()) -> str:
+    """Do `work`, which is given what takes lines about it and returns a result, and return the id of the run.
+
+    What is told of it has none of `secrets_of` in it: who asks for it later does not know them.
+    """
     RUNS.mkdir(mode=0o700, parents=True, exist_ok=True)
     for old in sorted(RUNS.glob("*.json"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
         old.unlink()
         old.with_suffix(".lock").unlink(missing_ok=True)
     run = secrets.token_hex(6)
-    in_background(lambda begun: _work(run, work, begun))
+    in_background(lambda begun: _work(run, work, begun, secrets_of))
     return run
 
 
-def _work(run: str, work: Callable[[Callable[[str], None]], dict[str, Any]], begun: Callable[[], None]) -> None:
+def _work(
+    run: str,
+    work: Callable[[Callable[[str], None]], dict[str, Any]],
+    begun: Callable[[], None],
+    secrets_of: Collection[str],
+) -> None:
     path = RUNS / f"{run}.json"
 
     def keep(**content: Any) -> None:
-        write_whole(path, json.dumps(content), 0o600)
+        text = json.dumps(content)
+        for secret in secrets_of:
+            text = text.replace(json.dumps(secret)[1:-1], MASK)
+        write_whole(path, text, 0o600)
 
     with only_one(path.with_suffix(".lock"), "works", 0):
         systemd.into_scope(f"gpuops-{run}", os.getpid())

@@ -8,7 +8,7 @@ STORE/NAME/.gpuops-model.json    its record
 STORE/.NAME.partial/             what has been fetched so far
 STORE/.NAME.lock                 held, also between the containers that share the store, while it is fetched
 RECORDS/NAME.json                the record of a model that lies elsewhere, or in a store that is read only
-RECORDS/rates.json               how fast each hub was
+RECORDS/.rates.json              how fast each hub was
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.processes import dur
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 PLAN = ".gpuops-fetch.json"  # in the partial directory: the hash that each file there is to have
+RATES = ".rates.json"  # no name of a model begins with a dot
 LOCK_WAIT = 2 * 86400  # s: another container may fetch a terabyte
 MEASURED = 2  # s that a transfer must take to tell a rate
 # What SGLang does not load where there are safetensors: other formats, and a vendor's own form of the same weights.
@@ -75,10 +76,12 @@ class Place:
         return Path(model.path) if model.path else self.store / model.name
 
 
-def problems_of(models: Iterable[Model]) -> list[str]:
-    """Return what must be corrected in the list of models, one sentence each."""
+def problems_of(models: Iterable[Model], remove: Sequence[str] = ()) -> list[str]:
+    """Return what must be corrected in the lists of models to be had and of names to `remove`, one sentence each."""
     problems, names = [], set()
     for model in models:
+        if model.name in remove:
+            problems.append(f"model '{model.name}' is to be had and to be removed: take it out of one list")
         if not NAME.fullmatch(model.name):
             problems.append(f"a model has the name {model.name!r}: use up to 96 of a-z, A-Z, 0-9, '.', '_' and '-'")
         elif model.name in names:
@@ -93,8 +96,11 @@ def problems_of(models: Iterable[Model]) -> list[str]:
 
 def is_settled(model: Model, place: Place) -> bool:
     """Tell whether a quick look finds the model as its record has it."""
-    record = _record(model, place)
     folder = place.folder(model)
+    try:
+        record = _record(model, place)
+    except Refused:
+        return False  # told when it is its turn
     if record is None or model_record.changed(folder, record["files"]):
         return False
     return not model.path or set(model_record.files_of(folder)) == set(record["files"])
@@ -120,7 +126,7 @@ def all_of(
             done.append(ensure(model, place, full, change, tell))
         except Refused as problem:
             refused.append(str(problem))
-    fetched = [one for one in done if one["fetched_files"]]
+    fetched = [one for one in done if one["fetched_files"] or "unknown" in one]
     diff = [
         {"before": "", "after": f"{_summary(one)}\n", "after_header": one["path"], "before_header": one["path"]}
         for one in fetched
@@ -134,6 +140,8 @@ def all_of(
 
 
 def _summary(one: Mapping[str, Any]) -> str:
+    if "unknown" in one:
+        return f"it; how large it is is not known: {one['unknown']}"
     took = one["usual_seconds"]
     time_needed = "unknown time" if took is None else f"about {duration(took)} at the rate of an earlier transfer"
     return f"{one['fetched_files']} files of {one['commit']}, {amount(one['fetched_size'])}, {time_needed}"
@@ -149,7 +157,10 @@ def _of_hub(model: Model, place: Place, full: bool, change: bool, tell: Tell) ->
             return _result(record, {name: record["files"][name] for name in damaged}, damaged.values(), place)
         with tempfile.TemporaryDirectory() as root:
             hub = place.hub if place.hub.has_client() else replace(place.hub, root=Path(root))
-            hub.install()
+            try:
+                hub.install()
+            except Refused as problem:  # a new host lacks what the client needs, which check mode does not install
+                return {**_result({"commit": "", "files": {}, "code": []}, {}), "unknown": str(problem)}
             made = _planned(model, replace(place, hub=hub))
         _check_room(place.store, made["files"], place.store / f".{model.name}.partial")
         return _result(made, made["files"], (), place)
@@ -265,7 +276,7 @@ def _bring(model: Model, place: Place, record: Mapping[str, Any], wanted: Wanted
     if took >= MEASURED and total > first:
         place.records.mkdir(parents=True, exist_ok=True)
         rates = {**_rates(place), place.hub.endpoint: round((total - first) / took)}
-        write_whole(place.records / "rates.json", json.dumps(rates, indent=1, sort_keys=True))
+        write_whole(place.records / RATES, json.dumps(rates, indent=1, sort_keys=True))
 
 
 def _keep_known(work: Path, wanted: Wanted) -> None:
@@ -430,24 +441,30 @@ def _in_place(model: Model, place: Place, full: bool, change: bool, tell: Tell) 
     return _result(made, {})
 
 
-def remove(names: Iterable[str], place: Place, used: Mapping[str, str], change: bool) -> list[str]:
+def remove(names: Sequence[str], place: Place, used: Mapping[str, Sequence[str]], change: bool) -> list[str]:
     """Remove models of the store by name, and return those that were there.
 
-    `used` is the model of each instance of this host that serves or is to come back. Raises Refused for one of these.
+    `used` has the paths of each launch of this host that serves or is to come back. Raises Refused for one of these,
+    before any is removed.
     """
+    for name in names:
+        folder = place.store / name
+        if not NAME.fullmatch(name):
+            raise Refused(f"{name!r} is no name of a model: correct sglang_model_remove")
+        for launch, paths in used.items():
+            for served in (Path(path).resolve() for path in paths):
+                if folder.resolve() in (served, *served.parents):
+                    raise Refused(
+                        f"{folder} is not removed: {launch} has {served}, and serves or would be returned to: deploy "
+                        "that instance with another model first, and once more where it would be returned to"
+                    )
+        if folder.exists() and model_record.read(folder / model_record.NAME) is None:
+            raise Refused(f"{folder} was not fetched by this role: remove it by hand if that is meant")
     there = []
     for name in names:
         folder = place.store / name
         parts = [folder, *(place.store / f".{name}.{end}" for end in ("partial", "removed"))]
         own = place.records / f"{name}.json"
-        if not NAME.fullmatch(name):
-            raise Refused(f"{name!r} is no name of a model: correct sglang_model_remove")
-        for instance, model in used.items():
-            served = Path(model).resolve()
-            if folder.resolve() in (served, *served.parents):
-                raise Refused(f"{folder} is not removed: {instance} uses it; deploy that one with another model first")
-        if folder.exists() and model_record.read(folder / model_record.NAME) is None:
-            raise Refused(f"{folder} was not fetched by this role: remove it by hand if that is meant")
         if any(path.exists() for path in (*parts, own)):
             there.append(name)
         if name not in there or not change:
@@ -484,7 +501,7 @@ def _result(
 
 def _rates(place: Place) -> dict[str, int]:
     try:
-        rates: dict[str, int] = json.loads((place.records / "rates.json").read_text(encoding="utf-8"))
+        rates: dict[str, int] = json.loads((place.records / RATES).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return rates

@@ -32,6 +32,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import (
     gpu_driver,
     release_lock,
     release_proof,
+    release_prune,
     release_record,
     release_room,
     release_uv,
@@ -45,6 +46,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
     writing_below,
 )
 from ansible_collections.gpuops.sglang.plugins.module_utils.release_lock import Lock
+from ansible_collections.gpuops.sglang.plugins.module_utils.release_uv import WHEELS
 from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import CLEAN, Steps
 
 LOCK_WAIT = 1800  # s: a first installation downloads up to 10 GB
@@ -131,6 +133,11 @@ def install(spec: ReleaseSpec, means: Means) -> dict[str, Any]:
         record = release_record.read(spec.path)
         if record is not None:
             return record
+        if release_prune.runs_from(spec.path):
+            raise Refused(
+                f"the release {spec.path} is damaged (release.json, schema.json or its interpreter), and a server runs "
+                "from it: stop that one, then deploy again, which makes the release anew"
+            )
         shutil.rmtree(spec.path, ignore_errors=True)
         try:
             return _build(spec, means, (held,))
@@ -199,13 +206,16 @@ def _build(spec: ReleaseSpec, means: Means, held: tuple[int, ...]) -> dict[str, 
         "seconds": round(time.monotonic() - begun, 1),
         "notes": [*by.notes, *lock.notes, *unproved],
     }
+    shutil.rmtree(spec.path / WHEELS, ignore_errors=True)
     write_whole(spec.path / "release.json", json.dumps(record, indent=1, sort_keys=True))
     return record
 
 
 def estimate(spec: ReleaseSpec, means: Means) -> dict[str, Any]:
     """Return what an installation would come to: number of packages, bytes of their files, seconds; leaves no trace."""
-    with tempfile.TemporaryDirectory(prefix="sglang-") as name:
+    if means.wheelhouse and not means.wheelhouse.is_dir():
+        raise Refused(f"the archive {means.wheelhouse} is unpacked for an installation alone")
+    with tempfile.TemporaryDirectory(prefix="sglang-") as name, writing_below(Path(name)):
         place = Path(name)
         root = spec.root if (spec.root / "uv" / means.uv_version / "bin/uv").exists() else place
         means = replace(means, environment={**means.environment, "UV_CACHE_DIR": str(place / "cache")})

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.release_uv import interpreters
-from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import Steps
+from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import LOGIN, Steps
 
 GRACE = datetime.timedelta(days=3)  # the kernels and the wheels for other Pythons come some days after a version
 LATEST = "latest"
@@ -82,6 +82,11 @@ def given(text: str, version: str) -> Lock:
         what, *options = line.split(" --hash=sha256:")
         name, _equal, exact = what.partition("==")
         name, at, origin = (part.strip() for part in name.partition(" @ "))
+        if LOGIN.search(line):
+            raise Refused(
+                f"sglang_install_lock has a login in the address of {name or 'a line'}, which every user of the host "
+                "could read in the release: take it out"
+            )
         if not (exact or at) or " " in exact or not (options or origin.startswith("git+")):
             raise Refused(
                 f"sglang_install_lock has the line {line[:80]!r}: each line names one package with its exact version "
@@ -146,7 +151,8 @@ def resolve(
 ) -> Lock:
     """Return the lock for the requirements as of the end of the day `cutoff`, or of today for ''."""
     arguments = [*_compile(uv, python), *options]
-    dated = ["--exclude-newer", cutoff] if cutoff else []
+    # the same instant in every time zone
+    dated = ["--exclude-newer", f"{cutoff}T23:59:59Z"] if cutoff else []
     try:
         found = steps.run("resolving", [*arguments, *dated, "-"], _lines(wanted))
     except Refused as refused:

@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import only_one, writing_below
-
-LOCK_WAIT = 60  # s: whoever installs now will prune as well
 
 
 def surplus(root: Path, current: Path, state: Path, keep: int) -> list[str]:
@@ -22,6 +21,7 @@ def surplus(root: Path, current: Path, state: Path, keep: int) -> list[str]:
     """
     if keep <= 0:
         return []
+    root, current = root.resolve(), current.resolve()  # it may be known by a link, too
     needed = {current, *_of_launches(state)}
     # one without a record was left by an installation or a removal that was interrupted
     found = sorted((path for path in root.glob("releases/*") if path.is_dir()), key=_installed)
@@ -41,19 +41,18 @@ def _installed(path: Path) -> float:
 def _of_launches(state: Path) -> Iterator[Path]:
     for path in state.glob("*/launches/*/launch.json"):
         try:
-            yield Path(json.loads(path.read_text(encoding="utf-8"))["release"])
+            yield Path(json.loads(path.read_text(encoding="utf-8"))["release"]).resolve()
         except (OSError, ValueError, KeyError, TypeError):
             continue
 
 
 def remove(root: Path, current: Path, state: Path, keep: int) -> list[str]:
     """Remove them, apart from those that a process was started from, and return the names."""
-    with writing_below(root), only_one(root / "install.lock", f"installs into {root}", LOCK_WAIT):
-        running = _command_lines()
+    with writing_below(root), only_one(root / "install.lock", f"installs into {root}", 0):
         gone = []
         for name in surplus(root, current, state, keep):
             path = root / "releases" / name
-            if f"{path}/".encode() in running:
+            if runs_from(path):
                 continue
             (path / "release.json").unlink(missing_ok=True)  # half of a release is none
             shutil.rmtree(path)
@@ -61,11 +60,15 @@ def remove(root: Path, current: Path, state: Path, keep: int) -> list[str]:
         return gone
 
 
-def _command_lines() -> bytes:
-    lines = []
+def runs_from(release: Path) -> bool:
+    """Tell whether a process runs with the interpreter of a release."""
+    release = release.resolve()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            lines.append(path.read_bytes())
+            program = Path(os.fsdecode(path.read_bytes().partition(b"\0")[0]))
+            # the interpreter itself is a link to that of the system
+            if program.is_absolute() and release in (program.parent.resolve() / program.name).parents:
+                return True
         except OSError:
             continue  # it has ended
-    return b"\0".join(lines)
+    return False

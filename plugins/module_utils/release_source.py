@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.release_record import digest_of
+from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import LOGIN
 
 COMMIT = re.compile(r"git\+[^@]+(@[^@/]+)?/[^@]*@[0-9a-f]{40}(#subdirectory=[\w./-]+)?")
 
@@ -18,6 +19,11 @@ def asked(source: str) -> dict[str, str]:
     """Return the address that uv is given, and the digest of a wheel: other content makes another release."""
     if not source:
         return {}
+    if LOGIN.search(source):
+        raise Refused(
+            "sglang_install_source has a login in its address, which every user of the host could read in the release: "
+            "take it out, and give root a key of ssh or a credential helper of git"
+        )
     if source.startswith("git+"):
         if not COMMIT.fullmatch(source):
             raise Refused(f"sglang_install_source is {source}: name the commit with its 40 digits, git+ADDRESS@COMMIT")

@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
+import lzma
 import os
 import shutil
+import socket
 import tarfile
 import urllib.error
 import urllib.parse
 import urllib.request
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +23,11 @@ from pathlib import Path
 from ansible_collections.gpuops.sglang.plugins.module_utils import release_lock, release_uv
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, write_whole, writing_below
 from ansible_collections.gpuops.sglang.plugins.module_utils.release_lock import Lock, Package
+from ansible_collections.gpuops.sglang.plugins.module_utils.release_uv import WHEELS
 from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import CLEAN, Steps
 
 BLOCK = 2**20  # bytes
 TIMEOUT = 60  # s without a byte
-PROXIES = ("http", "https", "no")
 
 
 def folder(steps: Steps, wheelhouse: Path, place: Path) -> Path:
@@ -36,8 +40,14 @@ def folder(steps: Steps, wheelhouse: Path, place: Path) -> Path:
         if not any(wheelhouse.glob("*.whl")):
             raise Refused(f"{steps.label}: {wheelhouse} has no wheels in it: name the folder that has")
         return wheelhouse
-    target = place / "wheelhouse"
+    target = place / WHEELS
     target.mkdir()
+    free, size = shutil.disk_usage(place).free, wheelhouse.stat().st_size  # wheels are compressed already
+    if free < size:
+        raise Refused(
+            f"{steps.label}: {wheelhouse} has {size / 2**30:.1f} GiB, {place} has {free / 2**30:.1f} GiB free: free "
+            "some, or unpack it elsewhere and name the folder"
+        )
     try:
         with tarfile.open(wheelhouse) as archive:
             for member in archive:
@@ -48,7 +58,7 @@ def folder(steps: Steps, wheelhouse: Path, place: Path) -> Path:
                         with (target / name).open("wb") as file:
                             while block := content.read(BLOCK):
                                 file.write(block)
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise Refused(f"{steps.label}: {wheelhouse} is damaged: {error}: copy it here again") from error
     return target
 
@@ -86,22 +96,29 @@ def make(target: Target, path: Path, uv_version: str, environment: Mapping[str, 
         lock = release_lock.resolve(steps, uv, target.python, options, day, notes, [requirement])
         installer = release_lock.resolve(steps, uv, target.python, options, "", [], [f"uv=={uv_version}"])
         files = (*lock.packages, *installer.packages)
+        others = sorted(wheel.name for wheel in set(path.glob("*.whl")) - {path / _name(one) for one in files})
+        if others:
+            more = f" and {len(others) - 1} more" if others[1:] else ""
+            raise Refused(
+                f"{path} has {others[0]}{more}, which SGLang {target.version} of this day does not need: name another "
+                "folder for each version, Python and platform, or remove what is not to be in it"
+            )
         came = _bring(steps, files, path)
-        for other in set(path.glob("*.whl")) - {path / _name(package) for package in files}:
-            other.unlink()
         write_whole(path / release_lock.FILE, lock.text)
         shutil.rmtree(work)
     return lock, came
 
 
 def _name(package: Package) -> str:
-    return urllib.parse.unquote(urllib.parse.urlsplit(package.url).path.rpartition("/")[2])
+    name = Path(urllib.parse.unquote(urllib.parse.urlsplit(package.url).path)).name
+    if not name.endswith(".whl"):
+        raise Refused(f"the index has {package.url} for {package.name} {package.version}, which is no wheel")
+    return name
 
 
 def _bring(steps: Steps, files: Sequence[Package], path: Path) -> list[str]:
     """Download what is not there, each file checked by its digest, and return the names."""
-    proxies = {kind: steps.environment[f"{kind}_proxy"] for kind in PROXIES if f"{kind}_proxy" in steps.environment}
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
+    os.environ.update(steps.environment)  # proxies and certificates, as uv has them
     came = []
     for package in files:
         place = path / _name(package)
@@ -109,9 +126,9 @@ def _bring(steps: Steps, files: Sequence[Package], path: Path) -> list[str]:
             continue
         partial = place.with_name(f".{place.name}.partial")
         try:
-            with opener.open(package.url, timeout=TIMEOUT) as answer, partial.open("wb") as file:
+            with urllib.request.urlopen(package.url, timeout=TIMEOUT) as answer, partial.open("wb") as file:
                 shutil.copyfileobj(answer, file, BLOCK)
-        except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
+        except (urllib.error.URLError, http.client.HTTPException, ConnectionError, socket.timeout) as error:
             raise Refused(f"{steps.label}: can not download {package.url}: {error}: the next run goes on") from error
         found = _digest(partial)
         if found not in package.digests:

@@ -16,13 +16,13 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused,
 # what every download begins with; the operator's variables come on top
 CLEAN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
 
-# the password of each address in e.g. a proxy, UV_INDEX (NAME=URL) or PIP_EXTRA_INDEX_URL (several)
-LOGIN = re.compile(r"://[^/\s:@]*:([^/\s]+)@")
+# the password of each address in e.g. a proxy, UV_INDEX (NAME=URL) or PIP_EXTRA_INDEX_URL (several), or a token alone
+LOGIN = re.compile(r"://(?:[^/\s:@]*:([^/\s]+)|([^/\s:@]{8,}))@")
 
 
 def passwords(environment: Mapping[str, str]) -> set[str]:
     """Return the passwords in the addresses of variables: a proxy or an index may carry a login."""
-    return {password for value in environment.values() for password in LOGIN.findall(value)}
+    return {one or other for value in environment.values() for one, other in LOGIN.findall(value)}
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,9 @@ models:
       type: list
       elements: str
     fetched_files:
-      description: How many files were fetched; with check mode how many would be.
+      description:
+        - How many files were fetched; with check mode how many would be. 0 with C(unknown), the reason why that can not
+          be told before the host has what the hub's client needs.
       type: int
     fetched_size:
       description: Their size in bytes.
@@ -186,6 +188,8 @@ removed:
 """
 
 import inspect
+import json
+import re
 from pathlib import Path
 
 from ansible_collections.gpuops.sglang.plugins.module_utils import hub_client, launch, model_runs, model_store
@@ -240,12 +244,13 @@ def main() -> None:
 def _begin(module: SecretiveModule, detached: bool) -> dict:
     asked, change = module.params, not module.check_mode
     environment = {name: str(value) for name, value in asked["environment"].items()}
-    module.no_log_values.update(passwords(environment))
+    secrets = {*passwords(environment), *([asked["token"]] if asked["token"] else [])}
+    module.no_log_values.update(secrets)
     models = [
         model_store.Model(**{**model, "allow": tuple(model["allow"]), "ignore": tuple(model["ignore"])})
         for model in asked["models"]
     ]
-    problems = model_store.problems_of(models)
+    problems = model_store.problems_of(models, asked["remove"])
     if problems:
         raise Refused("; ".join(problems))
     hub = Hub(
@@ -261,17 +266,20 @@ def _begin(module: SecretiveModule, detached: bool) -> dict:
         return model_store.all_of(models, place, removed, full, change, tell)
 
     if detached and change and (full or not all(model_store.is_settled(model, place) for model in models)):
-        return {"run": model_runs.begin(work)}
+        return {"run": model_runs.begin(work, secrets)}
     return work(lambda _line: None)
 
 
 def _used(state: Path) -> dict:
-    """Return instance and launch -> model, of what serves and of what would be returned to."""
+    """Return instance and launch -> paths in its model and arguments, of what serves and of what it would return to."""
     used = {}
     for name in systemd.installed_instances():
         present = systemd.launch_of(systemd.read_unit(name))
         for one in filter(None, (present, launch.last_good(state, name, present))):
-            used[f"launch {one} of instance '{name}'"] = launch.record(state, name, one)["model"]
+            record = launch.record(state, name, one)
+            # a draft model, a tokenizer or an adapter may be from the store too, e.g. 'NAME=/PATH'
+            paths = re.findall(r"/[^\s\"',=]+", json.dumps([record["model"], record["args"]]))
+            used[f"launch {one} of instance '{name}'"] = paths
     return used
 
 

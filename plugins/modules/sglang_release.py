@@ -239,7 +239,7 @@ def main() -> None:
     asked = module.params
     environment = {name: str(value) for name, value in asked["environment"].items()}
     # a proxy or an index may carry a login in its address
-    module.no_log_values.update(passwords(environment))
+    module.no_log_values.update(passwords({**environment, "source": asked["source"], "lock": asked["lock"]}))
     try:
         require_root()
         spec = release.ReleaseSpec(
@@ -256,7 +256,13 @@ def main() -> None:
         others = (spec.root, spec.path, Path(asked["state_dir"]), asked["keep"])
         surplus = release_prune.surplus(*others)
         if asked["state"] == "pruned":
-            gone = surplus if module.check_mode else release_prune.remove(*others)
+            gone = surplus
+            if not module.check_mode:
+                try:
+                    gone = release_prune.remove(*others)
+                except Refused as refused:  # whoever installs now prunes as well
+                    module.warn(f"no release was removed: {refused}")
+                    gone = []
             module.exit_json(changed=bool(gone), path=str(spec.path), surplus=gone)
         means = release.Means(
             uv_version=asked["uv_version"],

@@ -68,6 +68,18 @@ def test_what_is_refused_and_what_breaks_is_the_outcome() -> None:
     assert "KeyError: 'a defect'" in model_runs.follow(model_runs.begin(crash), "begins", 60, 60)["outcome"]["msg"]
 
 
+def test_who_asks_later_is_told_no_secret() -> None:
+    secret = 'planted-"1'
+
+    def refuse(tell: Tell) -> dict[str, Any]:
+        tell(f"with {secret}")
+        raise Refused(f"pip says {secret}")
+
+    run = model_runs.begin(refuse, {secret})
+    assert model_runs.follow(run, "begins", 60, 60)["outcome"]["msg"] == "pip says ********"
+    assert "planted" not in (model_runs.RUNS / f"{run}.json").read_text()
+
+
 def test_work_that_was_ended_is_told(tmp_path: Path) -> None:
     run = model_runs.begin(waiting(tmp_path / "go", {}))
     os.kill(int(line_of(run).split()[-1]), signal.SIGKILL)

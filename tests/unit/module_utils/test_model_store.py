@@ -478,6 +478,8 @@ def test_patterns_choose_files(lab: Lab) -> None:
     lab.server.commit(REPO, {"a-Q4.gguf": b"GGUF4", "a-Q8.gguf": b"GGUF8", "config.json": b"{}"})
     lab.ensure(allow=("*Q4.gguf", "config.json"))
     assert sorted(whole(lab.folder)) == ["a-Q4.gguf", "config.json"]
+    lab.ensure(name="alone", allow=("*Q8.gguf",))
+    assert sorted(whole(lab.place.store / "alone")) == ["a-Q8.gguf"]
 
 
 def test_no_name_leads_out_of_the_directory(lab: Lab) -> None:
@@ -497,9 +499,20 @@ def test_a_check_tells_what_would_come_and_writes_nothing(lab: Lab, monkeypatch:
     monkeypatch.setattr(model_store, "MEASURED", 0)
     done = lab.ensure()
     assert {**done, "usual_seconds": None} == checked
-    rate = json.loads((lab.place.records / "rates.json").read_text())[lab.server.address]
+    rate = json.loads((lab.place.records / model_store.RATES).read_text())[lab.server.address]
     assert lab.ensure(name="n", change=False)["usual_seconds"] == round(size / rate)
     assert lab.ensure(change=False)["fetched_files"] == 0
+
+
+def test_a_check_on_a_host_that_can_not_ask_says_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_hub: Hub) -> None:
+        raise Refused("ensurepip is not available")
+
+    monkeypatch.setattr(Hub, "has_client", lambda _hub: False)
+    monkeypatch.setattr(Hub, "install", refuse)
+    result = model_store.all_of([lab.model], lab.place, [], False, False, lambda _line: None)
+    assert result["changed"] and "failed" not in result
+    assert result["told"] == ["m: would fetch it; how large it is is not known: ensurepip is not available"]
 
 
 def test_how_far_it_is_is_told_in_bytes_and_rate(lab: Lab) -> None:
@@ -513,12 +526,15 @@ def test_how_far_it_is_is_told_in_bytes_and_rate(lab: Lab) -> None:
 
 def test_a_model_is_removed_unless_an_instance_uses_it(lab: Lab) -> None:
     lab.ensure()
-    used = {"instance 'a'": str(lab.folder)}
-    with pytest.raises(Refused, match="is not removed: instance 'a' uses it"):
-        model_store.remove(["m"], lab.place, used, True)
+    used = {"launch L of instance 'a'": ["/srv/other", str(lab.folder / "draft")]}
+    lab.ensure(name="n")
+    with pytest.raises(Refused, match=r"m is not removed: launch L of instance 'a' has .*/m/draft"):
+        model_store.remove(["n", "m"], lab.place, used, True)
+    assert (lab.place.store / "n").exists()  # nothing goes where something is refused
+    model_store.remove(["n"], lab.place, {}, True)
     assert model_store.remove(["m", "nothing"], lab.place, {}, False) == ["m"] and lab.folder.exists()
-    assert model_store.remove(["m", "nothing"], lab.place, {"instance 'a'": "/srv/other"}, True) == ["m"]
-    assert [path.name for path in lab.place.store.iterdir()] == [".m.lock"]
+    assert model_store.remove(["m", "nothing"], lab.place, {"launch L": ["/srv/other"]}, True) == ["m"]
+    assert sorted(path.name for path in lab.place.store.iterdir()) == [".m.lock", ".n.lock"]
     (lab.place.store / "own").mkdir()
     for name, told in (("own", "was not fetched by this role"), ("../own", "is no name of a model")):
         with pytest.raises(Refused, match=told):
@@ -602,6 +618,13 @@ def test_a_place_that_is_not_there_is_told(there: InPlace, tmp_path: Path) -> No
     assert "has no config.json" in there.refused(path=str(tmp_path / "empty"))
 
 
+def test_links_that_lead_nowhere_or_back_are_no_part_of_a_model(there: InPlace) -> None:
+    (there.folder / "NOTES.md").symlink_to("/nowhere/blob")
+    for name in ("a", "b"):
+        (there.folder / name).symlink_to(there.folder)
+    assert there.ensure()["files"] == len(NEEDED)
+
+
 @pytest.mark.parametrize("content", ["{", "[]", "{}"])
 def test_a_damaged_record_is_told(there: InPlace, content: str) -> None:
     there.ensure()
@@ -639,6 +662,10 @@ def test_a_list_that_must_be_corrected_is_told(models: list[Model], told: str) -
     assert told in problem
 
 
+def test_a_model_is_not_to_be_had_and_removed() -> None:
+    assert "is to be had and to be removed" in model_store.problems_of([Model("a", "o/m")], ["a"])[0]
+
+
 def test_what_would_come_and_what_was_damaged_is_told(lab: Lab) -> None:
     def told(change: bool) -> Any:
         return model_store.all_of([lab.model], lab.place, [], False, change, lambda _line: None)["told"]
@@ -653,7 +680,9 @@ def test_what_would_come_and_what_was_damaged_is_told(lab: Lab) -> None:
 
 
 def test_one_model_that_is_refused_keeps_no_other_from_coming(there: InPlace) -> None:
-    models = [Model("a", path="/nowhere"), Model("m", path=str(there.folder))]
+    models = [Model("a", path="/nowhere"), Model("own", "o/m"), Model("m", path=str(there.folder))]
+    (there.place.store / "own").mkdir(parents=True)  # not of this role
+    assert not any(model_store.is_settled(model, there.place) for model in models)
     result = model_store.all_of(models, there.place, [], False, True, lambda _line: None)
     assert result["failed"] and "/nowhere" in result["msg"] and [one["name"] for one in result["models"]] == ["m"]
 

@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -422,6 +423,18 @@ def test_a_second_installation_waits_for_the_first(lab: Lab, monkeypatch: pytest
     monkeypatch.setattr(host.time, "sleep", first_one_fails)
     assert lab.install()["packages"] == PACKAGES
     assert len(waited) == 3
+
+
+def test_a_damaged_release_is_not_replaced_under_a_server_that_runs_from_it(lab: Lab) -> None:
+    python = lab.spec.path / "venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to("/bin/sleep")
+    with subprocess.Popen([python, "60"]) as server:
+        with pytest.raises(Refused, match=r"is damaged .* and a server runs from it: stop that one"):
+            lab.install()
+        assert python.is_symlink()
+        server.kill()
+    assert lab.install()["packages"] == PACKAGES
 
 
 def test_the_version_of_an_interpreter() -> None:

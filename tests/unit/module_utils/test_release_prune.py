@@ -67,6 +67,17 @@ def test_one_that_runs_stays(root: Path) -> None:
     assert release_prune.remove(root, root / "releases/e", root.parent / "state", 3) == ["a"]
 
 
+def test_a_root_that_is_known_by_a_link_is_the_same(root: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    launched(root, "b")
+    python = root / "releases/a/venv/bin/python"
+    python.symlink_to("/bin/sleep")  # as the interpreter of a venv is
+    with subprocess.Popen([python, "60"]) as process:
+        assert release_prune.remove(link, link / "releases/e", tmp_path / "state", 1) == ["c", "d"]
+        process.kill()
+
+
 def test_what_an_interruption_left_goes_first(root: Path) -> None:
     (root / "releases/d/release.json").unlink()
     assert release_prune.remove(root, root / "releases/e", root.parent / "state", 4) == ["d"]

@@ -26,13 +26,14 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import (
     release_files,
     release_lock,
     release_record,
+    release_source,
     release_uv,
     release_wheelhouse,
     schema_probe,
 )
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.release import Means, ReleaseSpec
-from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import Steps
+from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import Steps, passwords
 from conftest import run_module
 from release_index import Index, serving, sglang, wheel
 
@@ -361,8 +362,6 @@ def test_kernels_that_do_not_load_count_where_there_is_a_driver(
 
 
 def test_a_wheel_on_the_host_is_installed_instead(place: Place) -> None:
-    from ansible_collections.gpuops.sglang.plugins.module_utils import release_source
-
     own = sglang(place.folder / "own", requires=["helper==1.0"])
     built = place.ask(**release_source.asked(str(own)))
     record = built.install()
@@ -535,6 +534,51 @@ def test_a_wheelhouse_is_for_another_python_and_platform(place: Place, wheelhous
     old = release_wheelhouse.Target("0.5.23", (), "", PYTHON, "3.13", "x86_64-manylinux_2_28")
     with pytest.raises(Refused, match="manylinux_2_34_x86_64"):
         release_wheelhouse.make(old, wheelhouse, UV, place.environment)
+
+
+def test_a_wheelhouse_with_other_wheels_is_refused_and_keeps_them(place: Place, wheelhouse: Path) -> None:
+    wheelhouse.mkdir()
+    (wheelhouse / "mine-1.0-py3-none-any.whl").touch()
+    target = release_wheelhouse.Target("0.5.23", (), "", PYTHON, "", "")
+    with pytest.raises(Refused, match=r"has mine-1.0-py3-none-any.whl, which SGLang 0.5.23 of this day does not need"):
+        release_wheelhouse.make(target, wheelhouse, UV, place.environment)
+    assert (wheelhouse / "mine-1.0-py3-none-any.whl").exists()
+
+
+def test_an_index_can_not_name_a_file_outside_of_the_wheelhouse() -> None:
+    package = release_lock.Package("x", "1", url="https://index.example.com/x/..%2F..%2Fetc%2Fx-1-py3-none-any.whl")
+    assert release_wheelhouse._name(package) == "x-1-py3-none-any.whl"
+    with pytest.raises(Refused, match="which is no wheel"):
+        release_wheelhouse._name(dataclasses.replace(package, url="https://index.example.com/..%2Fcron.d%2Fx"))
+
+
+@pytest.mark.parametrize(
+    "asked", [f"git+https://bot:planted-1@git.example.com/s@{'a' * 40}", "git+https://planted-1@git.example.com/s@main"]
+)
+def test_a_login_in_the_source_or_a_lock_is_refused_and_not_shown(asked: str) -> None:
+    for refuse in (release_source.asked, lambda text: release_lock.given(f"sglang @ {text}\n", "0.5.23")):
+        with pytest.raises(Refused, match="has a login in") as caught:
+            refuse(asked)
+        assert "planted" not in str(caught.value)
+    assert passwords({"x": asked}) == {"planted-1"}
+    assert release_source.asked(f"git+ssh://git@git.example.com/s@{'a' * 40}")["source"].startswith("git+ssh")
+
+
+def test_the_day_ends_at_the_same_instant_everywhere(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.environment["TZ"] = "America/Los_Angeles"
+    assert "helper==1.0" in place.ask(date="2026-05-10").install()["packages"]
+
+
+def test_an_archive_is_not_kept_in_the_release_nor_unpacked_for_a_look(place: Place, wheelhouse: Path) -> None:
+    target = release_wheelhouse.Target("0.5.23", (), "", PYTHON, "", "")
+    release_wheelhouse.make(target, wheelhouse, UV, place.environment)
+    archive = place.folder / "wheelhouse.tar"
+    subprocess.run(["tar", "-cf", archive, "-C", place.folder, "wheelhouse"], check=True)
+    place.wheelhouse = archive
+    with pytest.raises(Refused, match="is unpacked for an installation alone"):
+        release.estimate(place.spec, place.means)
+    place.install()
+    assert not list(place.spec.path.rglob("*.whl"))
 
 
 def test_a_wheelhouse_that_is_not_there_is_named(place: Place) -> None:

@@ -67,10 +67,11 @@ def test_what_an_instance_serves_or_would_return_to_is_not_removed(
     monkeypatch.setattr(systemd, "read_unit", lambda _name: "the unit")
     monkeypatch.setattr(systemd, "launch_of", lambda _text: "L2")
     monkeypatch.setattr(launch, "last_good", lambda _state, _name, _present: "L1")
-    monkeypatch.setattr(launch, "record", lambda _state, _name, one: {"model": models[one]})
-    for name, one in (("new", "L2"), ("old", "L1")):
+    args = {"speculative_draft_model_path": f"{asked['store']}/draft", "lora_paths": [f"x={asked['store']}/lora"]}
+    monkeypatch.setattr(launch, "record", lambda _state, _name, one: {"model": models[one], "args": args})
+    for name, one in (("new", "L2"), ("old", "L1"), ("draft", "L2"), ("lora", "L2")):
         result = call_module(sglang_model, {**asked, "models": [], "remove": [name]})
-        assert f"{asked['store']}/{name} is not removed: launch {one} of instance 'a' uses it" in result["msg"]
+        assert f"{asked['store']}/{name} is not removed: launch {one} of instance 'a' has" in result["msg"]
     assert call_module(sglang_model, {**asked, "models": [], "remove": ["another"]})["removed"] == []
 
 
