@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
     Refused,
@@ -97,12 +97,12 @@ class Hub:
         with tempfile.TemporaryFile("w+", errors="replace") as errors, subprocess.Popen(
             argv, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
         ) as child:  # fmt: skip
-            assert child.stdin is not None and child.stdout is not None
+            stdin, stdout = cast("IO[str]", child.stdin), cast("IO[str]", child.stdout)
             try:
                 with contextlib.suppress(BrokenPipeError):  # its last words say why
-                    child.stdin.write(f"{json.dumps(self.program)}\n{json.dumps(whole)}\n")
-                    child.stdin.flush()
-                for line in child.stdout:
+                    stdin.write(f"{json.dumps(self.program)}\n{json.dumps(whole)}\n")
+                    stdin.flush()
+                for line in stdout:
                     answer = json.loads(line)
                     if "error" in answer:
                         raise Refused(self._why(answer, request))

@@ -50,7 +50,7 @@ def usable_cache(asked: Path, own: Path) -> tuple[Path, str]:
 
 def interpreters() -> str:
     """Return the interpreters of this host in words."""
-    found = [path for path in glob.glob("/usr/bin/python3.*") + glob.glob("/usr/local/bin/python3.*")]
+    found = glob.glob("/usr/bin/python3.*") + glob.glob("/usr/local/bin/python3.*")
     with contextlib.suppress(ValueError):
         found.sort(key=lambda path: int(path.rpartition(".")[2]))
     return ", ".join(path for path in found if path.rpartition(".")[2].isdigit()) or "none below /usr/bin"

@@ -126,7 +126,7 @@ def _bring(steps: Steps, files: Sequence[Package], path: Path) -> list[str]:
             continue
         partial = place.with_name(f".{place.name}.partial")
         try:
-            with urllib.request.urlopen(package.url, timeout=TIMEOUT) as answer, partial.open("wb") as file:
+            with urllib.request.build_opener().open(package.url, timeout=TIMEOUT) as answer, partial.open("wb") as file:
                 shutil.copyfileobj(answer, file, BLOCK)
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, socket.timeout) as error:
             raise Refused(f"{steps.label}: can not download {package.url}: {error}: the next run goes on") from error
