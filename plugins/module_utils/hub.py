@@ -97,7 +97,7 @@ class Hub:
         with tempfile.TemporaryFile("w+", errors="replace") as errors, subprocess.Popen(
             argv, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
         ) as child:  # fmt: skip
-            stdin, stdout = cast("IO[str]", child.stdin), cast("IO[str]", child.stdout)
+            stdin, stdout = cast(IO[str], child.stdin), cast(IO[str], child.stdout)
             try:
                 with contextlib.suppress(BrokenPipeError):  # its last words say why
                     stdin.write(f"{json.dumps(self.program)}\n{json.dumps(whole)}\n")
