@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.release_record import normal
 from ansible_collections.gpuops.sglang.plugins.module_utils.release_uv import interpreters
 from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import LOGIN, Steps
 
@@ -92,16 +93,12 @@ def given(text: str, version: str) -> Lock:
                 f"sglang_install_lock has the line {line[:80]!r}: each line names one package with its exact version "
                 f"and --hash=sha256:..., as the file {FILE} of a release does"
             )
-        packages.append(Package(_normal(name), exact.strip(), origin, tuple(option.strip() for option in options)))
+        packages.append(Package(normal(name), exact.strip(), origin, tuple(option.strip() for option in options)))
     found = next((package for package in packages if package.name == "sglang"), None)
     if found is None or found.version not in ("", version):
         has = f"SGLang {found.version}" if found else "no SGLang"
         raise Refused(f"sglang_install_lock has {has} in it, not {version}: set sglang_install_version accordingly")
     return Lock(tuple(sorted(packages, key=lambda package: package.name)))
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def parse(pylock: str) -> tuple[Package, ...]:
@@ -125,7 +122,7 @@ def parse(pylock: str) -> tuple[Package, ...]:
         size = _first(r"size = (\d+)", told)
         packages.append(
             Package(
-                _normal(name),
+                normal(name),
                 version,
                 origin,
                 tuple(re.findall(r'sha256 = "([0-9a-f]{64})"', told)),

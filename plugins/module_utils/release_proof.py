@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, run
+from ansible_collections.gpuops.sglang.plugins.module_utils.release_record import normal
 from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import Steps
 
 REQUIRED = re.compile(r" requires `([\w.-]+)")
@@ -28,21 +29,17 @@ def imported(steps: Steps, python: str, probe: str) -> dict[str, Any]:
 def pins(steps: Steps, uv: str, python: str, overrides: Sequence[str]) -> None:
     """Raise Refused where a package does not have what it requires, apart from what the overrides replace."""
     done = run([uv, "pip", "check", "--python", python], steps.environment, inherited=steps.inherited)
-    replaced = {_normal(re.split(r"[\s;=<>!~\[@]", line.strip(), maxsplit=1)[0]) for line in overrides}
+    replaced = {normal(re.split(r"[\s;=<>!~\[@]", line.strip(), maxsplit=1)[0]) for line in overrides}
     wrong = []
     for line in (done.stdout + done.stderr).splitlines():
         required = REQUIRED.search(line)
-        if line.startswith("The package ") and not (required and _normal(required[1]) in replaced):
+        if line.startswith("The package ") and not (required and normal(required[1]) in replaced):
             wrong.append(line)
     if wrong:
         raise Refused(
             f"{steps.label}: {'; '.join(wrong[:5])}: take another sglang_install_date or sglang_install_lock, or say "
             "what is meant in sglang_install_overrides"
         )
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def loaded(told: dict[str, Any], driver: str | None) -> list[str]:

@@ -73,10 +73,12 @@ def _versions(packages: Iterable[str]) -> dict[str, str]:
     """
     split = re.compile(r"([\w.-]+?)(?:-([^-]+)\.dist-info|==(.+)| @ .+)")
     found = filter(None, map(split.fullmatch, packages))
-    return {
-        re.sub(r"[-_.]+", "-", match[1]).lower(): re.sub(r"\b0+(?=\d)", "", (match[2] or match[3] or "").lower())
-        for match in found
-    }
+    return {normal(match[1]): re.sub(r"\b0+(?=\d)", "", (match[2] or match[3] or "").lower()) for match in found}
+
+
+def normal(name: str) -> str:
+    """Return the name of a package as all its spellings have it in common (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _changed_files(record: Path, since: float) -> Iterator[str]:
@@ -101,11 +103,16 @@ def _changed_files(record: Path, since: float) -> Iterator[str]:
 
 def digest_of(path: str) -> str:
     """Return the digest of a file as RECORD has it."""
+    return as_record(sha256_of(path))
+
+
+def sha256_of(path: str | os.PathLike[str]) -> bytes:
+    """Return the SHA-256 of a file."""
     whole = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         while block := file.read(BLOCK):
             whole.update(block)
-    return as_record(whole.digest())
+    return whole.digest()
 
 
 def as_record(value: bytes) -> str:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import lzma
 import os
@@ -23,6 +22,7 @@ from pathlib import Path
 from ansible_collections.gpuops.sglang.plugins.module_utils import release_lock, release_uv
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, write_whole, writing_below
 from ansible_collections.gpuops.sglang.plugins.module_utils.release_lock import Lock, Package
+from ansible_collections.gpuops.sglang.plugins.module_utils.release_record import sha256_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.release_uv import WHEELS
 from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import CLEAN, Steps
 
@@ -122,7 +122,7 @@ def _bring(steps: Steps, files: Sequence[Package], path: Path) -> list[str]:
     came = []
     for package in files:
         place = path / _name(package)
-        if place.exists() and _digest(place) in package.digests:
+        if place.exists() and sha256_of(place).hex() in package.digests:
             continue
         partial = place.with_name(f".{place.name}.partial")
         try:
@@ -130,7 +130,7 @@ def _bring(steps: Steps, files: Sequence[Package], path: Path) -> list[str]:
                 shutil.copyfileobj(answer, file, BLOCK)
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, socket.timeout) as error:
             raise Refused(f"{steps.label}: can not download {package.url}: {error}: the next run goes on") from error
-        found = _digest(partial)
+        found = sha256_of(partial).hex()
         if found not in package.digests:
             partial.unlink()
             raise Refused(
@@ -139,11 +139,3 @@ def _bring(steps: Steps, files: Sequence[Package], path: Path) -> list[str]:
         os.replace(partial, place)
         came.append(place.name)
     return came
-
-
-def _digest(path: Path) -> str:
-    whole = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            whole.update(block)
-    return whole.hexdigest()
