@@ -36,7 +36,7 @@ def drift(
         found.append(f"{unit_path} was changed by hand ({_some(edited)}): deploy again, which undoes it; {WAY}")
     if identity.shown.get("NeedDaemonReload") == "yes":
         found.append(f"{unit} was changed but not reloaded: deploy again, or run 'systemctl daemon-reload'")
-    added = drop_ins(identity)
+    added = supervisor().drop_ins(identity)
     if added:
         found.append(f"{', '.join(added)} changes what {unit} runs: delete it and deploy again; {WAY}")
     if argv is not None and running is not None and list(argv) != list(running):

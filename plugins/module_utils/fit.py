@@ -18,7 +18,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.memory_log import le
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_plan import Plan
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_rules import NEWEST, OLDEST, rules_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_settings import ALIASES, Asked
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import supervisor
 
 EXACT = 0.01  # share of a card by which a plan may be off: what lacks less is not refused
 SHOWN = 3  # levers in a message
@@ -109,7 +109,7 @@ def _fit(one: Candidate, room: Room, state: Path, accepted: Collection[str]) -> 
     problems, warnings = _judged(search, plan, told, asked, used, doubt)
     notes = [note for note in told["notes"] if note not in (*question.notes, *warnings) and note not in plan.verdict]
     warnings += notes
-    cgroup = systemd.identity(instance.name).cgroup if systemd.is_here() else ""
+    cgroup = supervisor().identity(instance.name).cgroup
     refused, more = _of_host(one.resolved, search, plan, cgroup)
     return Fit(
         plan=told,

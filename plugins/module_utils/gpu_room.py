@@ -14,7 +14,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import launch as lau
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.memory_plan import DRIVER_SHARE
 from ansible_collections.gpuops.sglang.plugins.module_utils.planning import IN_USE
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import supervisor
 
 Held = dict[int, float]  # index of a GPU -> MiB
 
@@ -62,9 +62,9 @@ class Room:
 
 def _held(state: Path, cards: Mapping[int, gpu.GpuMemory]) -> tuple[dict[str, Held], dict[str, set[int]]]:
     """Return what each running instance of this host holds, and the GPUs of which nobody tells its part."""
-    if not cards or not systemd.is_here():
+    if not cards:
         return {}, {}
-    identities = {name: systemd.identity(name) for name in systemd.installed_instances()}
+    identities = {name: supervisor().identity(name) for name in supervisor().installed_instances()}
     running = {name: one for name, one in identities.items() if one.main_pid}
     held: dict[str, Held] = {name: {} for name in running}
     unexplained = {index: one.total * (1 - DRIVER_SHARE) - one.free for index, one in cards.items()}

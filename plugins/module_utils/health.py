@@ -26,7 +26,8 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema
 from ansible_collections.gpuops.sglang.plugins.module_utils.processes import duration
 from ansible_collections.gpuops.sglang.plugins.module_utils.secret_forms import forms_of
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import supervisor
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import Identity
 
 if TYPE_CHECKING:
     from ansible_collections.gpuops.sglang.plugins.module_utils.diagnosis import Diagnosis
@@ -165,20 +166,20 @@ def drift_of(state: Path, instance: str) -> list[str]:
     # a module is compiled anew in each run, and a deployment has no need of it
     from ansible_collections.gpuops.sglang.plugins.module_utils.drift import drift
 
-    record, identity = launches.record_of(state, instance), systemd.identity(instance)
+    record, identity = launches.record_of(state, instance), supervisor().identity(instance)
     folder = state / instance / "launches" / record["launch"]
     try:
         running = Path(f"/proc/{identity.main_pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
     except OSError:
         running = None
     kept = (folder / "unit").read_text(encoding="utf-8") if (folder / "unit").is_file() else ""
-    unit = systemd.UNIT_FOLDER / systemd.unit_name(instance)
+    unit = supervisor().unit_path(instance)
     return drift(kept, unit, identity, record.get("argv"), running, Path(record["release"]))
 
 
 def beside() -> list[str]:
     """Return the SGLang servers of this host that are no instance's."""
-    ours = [systemd.identity(name).cgroup for name in systemd.installed_instances()]
+    ours = [supervisor().identity(name).cgroup for name in supervisor().installed_instances()]
     return [one.label for one in processes.servers() if not any(map(one.in_cgroup, ours))]
 
 
@@ -256,11 +257,11 @@ class _Server:
 
 def _wait(
     state: Path, record: Mapping[str, Any], secrets: Mapping[str, str], schema: Schema, server: _Server, wait: Wait
-) -> systemd.Identity:
+) -> Identity:
     instance, launch, port = record["instance"], record["launch"], record["port"]
     began = looked = time.monotonic()
     first = identity = _identity(instance)
-    computed, watch = _computed(identity), _Watch(state, instance, launch, wait.stall)
+    computed, watch = supervisor().computed(identity), _Watch(state, instance, launch, wait.stall)
     while True:
         runs = identity.active in ("active", "reloading") or (identity.active == "activating" and identity.main_pid)
         # a look at a server's health may take longer than systemd needs to start the next process
@@ -270,7 +271,7 @@ def _wait(
             what = f"{server.launch}: the server ended while {found.stage} ({identity.exit_status or identity.result})"
             now = f"the service is {identity.active} ({identity.sub}) after {identity.restarts} restarts"
             raise Unhealthy(_report(what, found, secrets, launch, now))
-        running = systemd.running_launch(identity.main_pid)
+        running = supervisor().running_launch(identity.main_pid)
         if running not in (None, launch):
             raise Unhealthy(
                 f"instance '{instance}': process {identity.main_pid} is launch {running}, not {launch}: deploy again"
@@ -280,7 +281,7 @@ def _wait(
         if strangers:
             raise Unhealthy(
                 f"instance '{instance}': port {port} is held by {strangers[0].label}, "
-                f"which is not of {systemd.unit_name(instance)}: end it, then deploy again"
+                f"which is not of {supervisor().unit_name(instance)}: end it, then deploy again"
             )
         if running and owners and server.is_up():
             return identity
@@ -294,18 +295,18 @@ def _wait(
             found = _diagnosis(launch, identity.invocation, schema)
             # a moment does not tell whether a server computes
             if found.stage != progress.SERVING or passed > LOOK:
-                share = (_computed(identity) - computed) / passed
+                share = (supervisor().computed(identity) - computed) / passed
                 raise _silent(f"{server.launch}: not healthy, {over}", found, share, secrets, launch, identity)
         time.sleep(POLL)
         identity = _identity(instance)
 
 
-def _identity(instance: str) -> systemd.Identity:
-    """Ask systemd, which does not answer for a moment when it starts itself anew or the host is short of everything."""
+def _identity(instance: str) -> Identity:
+    """Ask the supervisor, which may not answer for a moment when it starts anew or the host is short of everything."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
-            return systemd.identity(instance)
+            return supervisor().identity(instance)
         except (Refused, OSError):
             if time.monotonic() > end:
                 raise
@@ -313,7 +314,7 @@ def _identity(instance: str) -> systemd.Identity:
 
 
 def _silent(
-    what: str, found: Diagnosis, share: float, secrets: Mapping[str, str], launch: str, identity: systemd.Identity
+    what: str, found: Diagnosis, share: float, secrets: Mapping[str, str], launch: str, identity: Identity
 ) -> Unhealthy:
     """Return what is wrong with a server that does not answer and has had `share` of a core meanwhile."""
     busy, state = share > IDLE, "loading"
@@ -327,15 +328,6 @@ def _silent(
     return Unhealthy(_report(what, found, secrets, launch, f"process {identity.main_pid} still runs"), state)
 
 
-def _computed(identity: systemd.Identity) -> float:
-    """Return the s of CPU that the service's processes have had so far; 0 where the kernel does not tell."""
-    try:
-        told = Path(f"/sys/fs/cgroup{identity.cgroup}/cpu.stat").read_text()
-        return int(dict(line.split() for line in told.splitlines())["usage_usec"]) / 1e6
-    except (OSError, ValueError, KeyError):
-        return 0.0
-
-
 class _Watch:
     """Looks whether a start still moves."""
 
@@ -345,10 +337,10 @@ class _Watch:
         self.best: progress.Progress | None = None
         self.start = self.looked = self.computed = 0.0  # of the quiet, when that was seen first, and the CPU until then
 
-    def quiet(self, identity: systemd.Identity) -> float | None:
+    def quiet(self, identity: Identity) -> float | None:
         """Return the s without progress when they are too many; a journal that has lost lines is no standstill."""
         entries = entries_of(self.launch, identity.invocation)
-        seen = progress.progress(entries, systemd.began(identity)) if entries else self.best
+        seen = progress.progress(entries, supervisor().began(identity)) if entries else self.best
         if seen is None:
             return None
         if self.best and progress.ORDER.index(seen.stage) < progress.ORDER.index(self.best.stage):
@@ -357,22 +349,22 @@ class _Watch:
         # one that has served for long is given its time from now on
         now, start = time.monotonic(), max(seen.since, self.begun) if seen.stage == progress.SERVING else seen.moved
         if start != self.start:
-            self.start, self.looked, self.computed = start, now, _computed(identity)
+            self.start, self.looked, self.computed = start, now, supervisor().computed(identity)
         quiet, limit = now - start, self.limit
         if limit is None:
             usual = usual_of(self.state, self.instance).get(seen.stage, 0)
             # at the first look nothing is known of what was quiet before
-            busy = _computed(identity) - self.computed >= IDLE * (now - self.looked)
+            busy = supervisor().computed(identity) - self.computed >= IDLE * (now - self.looked)
             # compilers and downloads say nothing for long; a standstill may compute too, so they have an end
             limit = max(progress.LIMITS[seen.stage], 3 * usual) * (BUSY if busy else 1)
         return quiet if quiet > limit else None
 
 
-def _stages(launch: str, identity: systemd.Identity) -> dict[str, float]:
-    return progress.stage_times(entries_of(launch, identity.invocation), systemd.began(identity), time.monotonic())
+def _stages(launch: str, identity: Identity) -> dict[str, float]:
+    return progress.stage_times(entries_of(launch, identity.invocation), supervisor().began(identity), time.monotonic())
 
 
-def _measured(launch: str, identity: systemd.Identity) -> dict[str, float]:
+def _measured(launch: str, identity: Identity) -> dict[str, float]:
     # a module is compiled anew in each run, and most runs look at what was proved before
     from ansible_collections.gpuops.sglang.plugins.module_utils.memory_log import measured
 
@@ -381,7 +373,7 @@ def _measured(launch: str, identity: systemd.Identity) -> dict[str, float]:
 
 def entries_of(launch: str, invocation: str, count: int = LOG_LINES) -> list[progress.Entry]:
     """Return the last `count` lines of one run of a launch."""
-    return [progress.Entry(line.at, line.text) for line in systemd.log_of(launch, count, invocation)]
+    return [progress.Entry(line.at, line.text) for line in supervisor().log_of(launch, count, invocation)]
 
 
 def usual_of(state: Path, instance: str) -> dict[str, float]:
@@ -391,10 +383,10 @@ def usual_of(state: Path, instance: str) -> dict[str, float]:
 
 def _report(what: str, found: Diagnosis, secrets: Mapping[str, str], launch: str, now: str) -> str:
     """Return cause, evidence, next step, what there is now and where the whole log is (DESIGN: Errors)."""
-    evidence = [_masked(line, secrets) for line in found.evidence] or ["(the journal has nothing of it)"]
+    evidence = [_masked(line, secrets) for line in found.evidence] or ["(its log has nothing of it)"]
     cause = f": {_masked(found.cause, secrets)}" if found.cause else ""
     step = f"\nNext: {found.remedy}." if found.remedy else ""
-    whole = f"journalctl {systemd.LAUNCH_FIELD}={launch}"
+    whole = supervisor().log_place(launch)
     return f"{what}{cause}\n  " + "\n  ".join(evidence) + f"{step}\nNow: {now}. All of this launch's log: {whole}"
 
 
@@ -403,8 +395,10 @@ def _diagnosis(launch: str, invocation: str, schema: Schema) -> Diagnosis:
     from ansible_collections.gpuops.sglang.plugins.module_utils.diagnosis import diagnose
 
     if not invocation:  # systemd forgets the run that has failed while it waits to start the next
-        invocation = next((line.invocation for line in reversed(systemd.log_of(launch, 50)) if line.invocation), "")
-    text = "\n".join(line.text for line in systemd.log_of(launch, LOG_LINES, invocation))
+        invocation = next(
+            (line.invocation for line in reversed(supervisor().log_of(launch, 50)) if line.invocation), ""
+        )
+    text = "\n".join(line.text for line in supervisor().log_of(launch, LOG_LINES, invocation))
     return diagnose(text, schema, gpu.memory_total())
 
 

@@ -52,7 +52,14 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
     writing_below,
 )
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import bound_ports
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import supervisor
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import (
+    Identity,
+    environment_file,
+    launch_of,
+    variable_problem,
+    variables_of,
+)
 
 LOCK = Path("/run/gpuops-sglang.lock")
 LOCK_FOR = "starts instances on this host"
@@ -90,7 +97,7 @@ class Instance:
         """File name and content of the secrets of each kind; a kind without secrets has no file."""
         files = {
             "secrets.yaml": secrets_text(self.secret_options),
-            "secrets.env": systemd.environment_file(self.secret_env),
+            "secrets.env": environment_file(self.secret_env),
         }
         return {name: text for name, text in files.items() if text}
 
@@ -161,9 +168,7 @@ def check(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> N
     if empty:
         raise Refused(f"{where}: the secret '{empty[0]}' is empty: set it or delete it")
     places = {"env": instance.env, "secrets": instance.secret_env}
-    told = [
-        systemd.variable_problem(name, under[name], place) for place, under in places.items() for name in sorted(under)
-    ]
+    told = [variable_problem(name, under[name], place) for place, under in places.items() for name in sorted(under)]
     problems = [problem for problem in told if problem]
     if problems:
         raise Refused(f"{where}: {'; '.join(problems)}")
@@ -174,13 +179,13 @@ def check(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> N
     for path in (host.release, host.state):
         if not PLAIN_PATH.fullmatch(str(path)):
             raise Refused(f"{where}: the path {path} can not stand in a unit: use letters, digits, '.', '_' and '-'")
-    unit = systemd.read_unit(instance.name)
-    if unit and systemd.launch_of(unit) is None:
-        name = systemd.unit_name(instance.name)
+    unit = supervisor().read_unit(instance.name)
+    if unit and launch_of(unit) is None:
+        name = supervisor().unit_name(instance.name)
         raise Refused(
             f"{where}: this host has a unit {name} that is not of this tool: remove it or rename the instance"
         )
-    added = systemd.drop_ins(systemd.identity(instance.name)) if unit else []
+    added = supervisor().drop_ins(supervisor().identity(instance.name)) if unit else []
     if added:
         raise Refused(f"{where}: {', '.join(added)} changes what its unit runs: delete it, its content is for 'env'")
     check_ports(instance.name, instance.port, instance.args)
@@ -193,14 +198,14 @@ def is_there(instance: Instance) -> bool:
 
 def check_ports(name: str, port: int, args: Mapping[str, Any]) -> None:
     """Raise Refused where something else listens on a port of an instance."""
-    ours = systemd.identity(name) if systemd.read_unit(name) else None
+    ours = supervisor().identity(name) if supervisor().read_unit(name) else None
     for wanted in (port, *bound_ports(args).values()):
         for listener in sockets.listeners(wanted):
             if ours and listener.in_cgroup(ours.cgroup):
                 continue
-            other, what = systemd.instance_in(listener.cgroups), f"instance '{name}': port {wanted} is held by"
+            other, what = supervisor().instance_in(listener.cgroups), f"instance '{name}': port {wanted} is held by"
             if other:
-                way = f"move that one first, or end it with 'systemctl disable --now {systemd.unit_name(other)}'"
+                way = f"move that one first, or end it with '{supervisor().end_command(other)}'"
                 raise Refused(f"{what} instance '{other}' of this host: {way}")
             raise Refused(f"{what} {listener.label}: end it or choose another port")
 
@@ -209,9 +214,9 @@ def compare(
     instance: Instance, host: Host, schema: Mapping[str, Any] | None, accepted: Collection[str] = ()
 ) -> Comparison:
     """Compare the unit in place, its secrets and the running process with what is asked and `accepted`."""
-    current = systemd.read_unit(instance.name)
-    launch = systemd.launch_of(current)
-    identity = systemd.identity(instance.name) if current else None
+    current = supervisor().read_unit(instance.name)
+    launch = launch_of(current)
+    identity = supervisor().identity(instance.name) if current else None
     wanted = _unit(instance, host, schema, launch or PLACEHOLDER)
     before, after = (text.replace(launch, PLACEHOLDER) if launch else text for text in (current, wanted))
     reasons = []
@@ -410,7 +415,7 @@ def prepare_again(state: Path, instance: str, earlier: str) -> Prepared:
 
 def record_of(state: Path, instance: str) -> dict[str, Any]:
     """Return the record of the launch that the instance's unit carries."""
-    launch = systemd.launch_of(systemd.read_unit(instance))
+    launch = launch_of(supervisor().read_unit(instance))
     if launch is None:
         raise Refused(f"there is no unit of an instance '{instance}' on this host: deploy it first")
     return record(state, instance, launch)
@@ -430,7 +435,7 @@ def secrets_of(state: Path, instance: str, launch: str) -> dict[str, str]:
     files = _secrets_in_place(state / instance / "launches" / launch)
     lines = [line.partition(": ") for line in files.get("secrets.yaml", "").splitlines()]
     options = {name.replace("-", "_"): json.loads(value) for name, _colon, value in lines}
-    return {**options, **systemd.variables_of(files.get("secrets.env", ""))}
+    return {**options, **variables_of(files.get("secrets.env", ""))}
 
 
 def words(instance: Instance, schema: Mapping[str, Any] | None, config: Path | None, launch: str) -> list[str]:
@@ -470,7 +475,7 @@ def _unit(instance: Instance, host: Host, schema: Mapping[str, Any] | None, laun
     variables, home = environment(instance, host), str(host.home(instance.name))
     url = local_url(instance.host, instance.port, bool(instance.args.get("ssl_certfile")))
     watch = [argv[0], "-I", str(folder / "watch.py"), url]
-    return systemd.unit_text(
+    return supervisor().unit_text(
         instance.name, launch, argv, variables, secret_env, host.user, home, watch, host.drain
     )  # fmt: skip
 
@@ -490,10 +495,10 @@ def _without_arguments(unit: str) -> str:
     )
 
 
-def _process_reasons(identity: systemd.Identity, launch: str) -> list[str]:
+def _process_reasons(identity: Identity, launch: str) -> list[str]:
     if identity.active != "active":
         return [f"service is {identity.active} ({identity.sub})"]
-    running = systemd.running_launch(identity.main_pid)
+    running = supervisor().running_launch(identity.main_pid)
     reasons = [] if running == launch else [f"launch {running} runs, the unit carries {launch}"]
     return reasons if identity.enabled else [*reasons, "not enabled"]
 
@@ -546,7 +551,7 @@ def _prune(folder: Path, launch: str) -> None:
     good = last_good(folder.parents[1], instance, launch)
     old = [name for name in _in_order(folder) if name != launch]
     for name in old[: max(0, len(old) - max(0, keep - 1))]:
-        if name not in (good, systemd.launch_of(systemd.read_unit(instance))):
+        if name not in (good, launch_of(supervisor().read_unit(instance))):
             shutil.rmtree(folder / name, ignore_errors=True)
 
 

@@ -20,7 +20,8 @@ from typing import Any
 from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, health, processes
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import supervisor
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import launch_of
 
 MEMORY_BACK = 120  # s for memory of ended processes; a driver that keeps no state needs long to answer when all ended
 
@@ -72,7 +73,7 @@ def carry_out(orders: Sequence[Order], state: Path, wait: health.Wait, tell: Tel
         if any(outcome.problem for outcome in outcomes):
             why = "was not touched, because another instance of this host has failed"
             for name in (one.instance for one in wave):
-                present = systemd.launch_of(systemd.read_unit(name))
+                present = launch_of(supervisor().read_unit(name))
                 outcomes.append(Outcome(name, present, problem=f"instance '{name}' {why}"))
             continue
         begun = [_Launch(order, state, wait, tell) for order in wave]
@@ -94,7 +95,7 @@ class _Launch:
         self.before: str | None = None
         self.outcome = Outcome(order.instance)
         try:
-            self.before = self.outcome.launch = systemd.launch_of(systemd.read_unit(order.instance))
+            self.before = self.outcome.launch = launch_of(supervisor().read_unit(order.instance))
             if order.prepare is not None:
                 self._replace(order.prepare())
         except Exception as error:
@@ -106,12 +107,12 @@ class _Launch:
 
     def _replace(self, prepared: launches.Prepared) -> None:
         """Put a launch in the place of what runs, which is stopped."""
-        old = systemd.read_unit(self.instance)
+        old = supervisor().read_unit(self.instance)
         try:
-            systemd.install(self.instance, prepared.unit)
+            supervisor().install(self.instance, prepared.unit)
         except Exception:
-            if old and systemd.read_unit(self.instance) != old:
-                systemd.install(self.instance, old)
+            if old and supervisor().read_unit(self.instance) != old:
+                supervisor().install(self.instance, old)
             raise
         self.replaced, self.outcome.launch = True, prepared.launch
         if old:
@@ -119,7 +120,7 @@ class _Launch:
 
     def _start(self) -> None:
         self._tell(self.instance, "starting", self.outcome.launch)
-        systemd.start(self.instance)
+        supervisor().start(self.instance)
         self._tell(self.instance, "loading", self.outcome.launch)
 
     def start(self) -> None:
@@ -180,12 +181,12 @@ class _Launch:
                 return
             why = f"the return to launch {good} failed too: {self.outcome.problem}"
         self.outcome.problem = f"{problem}\nServing now: nothing that was proved; {why}"
-        now = systemd.identity(self.instance)
+        now = supervisor().identity(self.instance)
         self.outcome.problem += f"\nThe service is left as it is, {now.active} ({now.sub})."
 
     def _keep_failure(self, failed: str, problem: str) -> None:
         with contextlib.suppress(Exception):  # the report is told anyhow
-            log = [line.text for line in systemd.log_of(failed, health.LOG_LINES)]
+            log = [line.text for line in supervisor().log_of(failed, health.LOG_LINES)]
             launches.keep_failure(self.state, self.instance, failed, problem, log)
 
     def _good(self, failed: str) -> str | None:
@@ -205,11 +206,11 @@ def _told(error: Exception) -> str:
 
 def stop(instance: str, tell: Tell) -> None:
     """Stop an instance and prove that nothing of it is left: no process, no memory of a GPU."""
-    before = systemd.identity(instance)
+    before = supervisor().identity(instance)
     ours = set(processes.in_cgroup(before.cgroup)) if before.cgroup else set()
     if before.active in ("active", "activating", "deactivating", "reloading"):
-        tell(instance, "stopping", systemd.running_launch(before.main_pid))
-    systemd.stop(instance)
+        tell(instance, "stopping", supervisor().running_launch(before.main_pid))
+    supervisor().stop(instance)
     if not ours:
         return
     left = processes.in_cgroup(before.cgroup)

@@ -26,7 +26,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.background import in
 from ansible_collections.gpuops.sglang.plugins.module_utils.health import Wait, entries_of, usual_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, name_holder, write_whole
 from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import Order, Outcome, Tell, carry_out
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import supervisor
 
 RUNS = Path("/run/gpuops-sglang")
 KEPT = 20  # runs whose outcome can still be asked for
@@ -71,7 +71,7 @@ def _work(run: str, state: Path, work: Callable[[Tell], list[Outcome]], begun: C
             content["at"][instance] = {"phase": phase, "launch": launch, "since": time.monotonic(), "problem": problem}
             write_whole(path, json.dumps(content), 0o600)
 
-    systemd.into_scope(f"gpuops-{run}", os.getpid())
+    supervisor().into_scope(f"gpuops-{run}", os.getpid())
     write_whole(path, json.dumps(content), 0o600)
     begun()
     try:
@@ -128,8 +128,8 @@ def _line(state: Path, instance: str, at: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _loading(state: Path, instance: str, at: Mapping[str, Any]) -> tuple[str, str]:
-    now, identity = time.monotonic(), systemd.identity(instance)
-    began = systemd.began(identity) or at["since"]
+    now, identity = time.monotonic(), supervisor().identity(instance)
+    began = supervisor().began(identity) or at["since"]
     seen = progress.progress(entries_of(at["launch"], identity.invocation, LOG_LINES), began)
     return f"{seen.stage} {seen.step}", progress.shown(seen, now, began, usual_of(state, instance))
 

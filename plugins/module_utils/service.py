@@ -18,7 +18,8 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused,
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import NAME
 from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Host, Instance
 from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import Order, stop
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import supervisor
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import launch_of
 
 NOW = health.Wait(limit=0)
 
@@ -69,7 +70,7 @@ def started(instances: Sequence[Instance], asked: Asked) -> Plan:
             if found:
                 docker_gpus.refuse_reload(asked.reload_beside_docker)
             if found and asked.change:
-                systemd.enable(name)
+                supervisor().enable(name)
             _look(name, asked, plan, found)
     differing = [one for one in instances if reasons[one.name] not in ([], ["not enabled"])]
     away = [one for one in differing if one.model in host.awaited and not launches.is_there(one)]
@@ -87,7 +88,7 @@ def started(instances: Sequence[Instance], asked: Asked) -> Plan:
             prepare = partial(launches.prepare, instance, host, schema, told[instance.name])
             plan.orders.append(Order(instance.name, instance.gpus, prepare))
         if one.before != one.after:
-            unit = str(systemd.UNIT_FOLDER / systemd.unit_name(instance.name))
+            unit = str(supervisor().unit_path(instance.name))
             headers = {"before_header": unit, "after_header": unit}
             from ansible_collections.gpuops.sglang.plugins.module_utils.masking import Masker
 
@@ -98,7 +99,7 @@ def started(instances: Sequence[Instance], asked: Asked) -> Plan:
 
 def _look(name: str, asked: Asked, plan: Plan, reasons: list[str]) -> None:
     """Prove that an instance serves whose service is as asked; follow it while it loads, replace it when it hangs."""
-    state, launch = asked.host.state, systemd.launch_of(systemd.read_unit(name)) or ""
+    state, launch = asked.host.state, launch_of(supervisor().read_unit(name)) or ""
     for last in (False, True):
         try:
             verdict = health.verify(state, name, NOW)
@@ -155,7 +156,7 @@ def _proved(instances: Sequence[Instance], asked: Asked, schema: Any, notes: lis
 
 def refuse_held_gpus(wanted: Sequence[tuple[str, tuple[int, ...]]]) -> None:
     """Raise GpuHeld where processes that are of none of our instances have memory of a GPU that one is to use."""
-    identities = [systemd.identity(name) for name in systemd.installed_instances()]
+    identities = [supervisor().identity(name) for name in supervisor().installed_instances()]
     ours = [identity.cgroup for identity in identities if identity.cgroup]
     running = any(identity.main_pid for identity in identities)
     # what this host does not see may be its own server: older drivers tell a container of no process
@@ -178,20 +179,20 @@ def stopped(names: Sequence[str], state: Path, change: bool, remove: bool = Fals
     for name in names:
         if not NAME.fullmatch(name):  # it becomes a path, which is removed
             raise Refused(f"'{name}' is no name of an instance: correct 'names'")
-        launch = systemd.launch_of(systemd.read_unit(name))
+        launch = launch_of(supervisor().read_unit(name))
         reasons = []
         if launch is not None:
-            identity = systemd.identity(name)
+            identity = supervisor().identity(name)
             reasons += [f"service is {identity.active} ({identity.sub})"] if identity.active != "inactive" else []
             reasons += ["it is started at boot"] if identity.enabled else []
         if remove and (launch is not None or (state / name).exists()):
             reasons.append("it is installed")
         if change and reasons:
             if launch is not None:
-                systemd.disable(name)
+                supervisor().disable(name)
                 stop(name, lambda *_: None)
                 if remove:
-                    systemd.remove(name)
+                    supervisor().remove(name)
             if remove and (state / name).exists():
                 with writing_below(state):
                     shutil.rmtree(state / name)
@@ -203,7 +204,7 @@ def rolled_back(names: Sequence[str], state: Path, launch: str | None, share_gpu
     """Return the plan for instances that are to return to `launch`, or to the last good one before the present."""
     plan = Plan()
     for name in names:
-        present = systemd.launch_of(systemd.read_unit(name))
+        present = launch_of(supervisor().read_unit(name))
         problem = launches.again_problem(state, name, launch) if launch else None
         again = launch or launches.last_good(state, name, present)
         if problem or again is None:
@@ -221,11 +222,11 @@ def gathered(names: Sequence[str], state: Path) -> list[dict[str, Any]]:
     """Return what is known of instances without asking their servers."""
     found: list[dict[str, Any]] = []
     for name in names:
-        launch = systemd.launch_of(systemd.read_unit(name))
+        launch = launch_of(supervisor().read_unit(name))
         if launch is None:
             found.append({"name": name, "launch": None, "service": "not installed"})
             continue
-        identity = systemd.identity(name)
+        identity = supervisor().identity(name)
         try:
             record = launches.record_of(state, name)
         except Refused:
@@ -234,7 +235,7 @@ def gathered(names: Sequence[str], state: Path) -> list[dict[str, Any]]:
         found.append({
             "name": name,
             "launch": launch,
-            "running_launch": systemd.running_launch(identity.main_pid),
+            "running_launch": supervisor().running_launch(identity.main_pid),
             "service": f"{identity.active} ({identity.sub})",
             "enabled": identity.enabled,
             "main_pid": identity.main_pid,

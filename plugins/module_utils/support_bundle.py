@@ -25,7 +25,8 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import launch as lau
 from ansible_collections.gpuops.sglang.plugins.module_utils import release_record as releases
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, run, writing_below
 from ansible_collections.gpuops.sglang.plugins.module_utils.masking import MASK, Masker
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import supervisor
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import launch_of
 
 LOG_LINES = 20_000  # of each log
 LIMIT = 48 * 2**20  # bytes of all files; the archive is never larger than 50 MiB
@@ -52,7 +53,7 @@ you give them away. In a long file the middle may be left out.
 
 def instances(state: Path) -> list[str]:
     """Return the names of all instances of this host, also of those that have only records."""
-    return sorted({*systemd.installed_instances(), *(path.parent.name for path in state.glob("*/launches"))})
+    return sorted({*supervisor().installed_instances(), *(path.parent.name for path in state.glob("*/launches"))})
 
 
 def collect(state: Path, names: Sequence[str], log: Callable[[str], list[str]]) -> dict[str, bytes]:
@@ -107,9 +108,9 @@ def _host(state: Path) -> Iterator[tuple[str, str]]:
 
 
 def _instance(state: Path, name: str, log: Callable[[str], list[str]]) -> Iterator[tuple[str, str]]:
-    place, unit = f"instances/{name}", systemd.UNIT_FOLDER / systemd.unit_name(name)
+    place, unit = f"instances/{name}", supervisor().unit_path(name)
     yield f"{place}/{unit.name}", _text(unit)
-    service = _said("systemctl", "show", unit.name)
+    service = _said(*supervisor().described(name))
     yield f"{place}/service.txt", service
     shown = dict(line.partition("=")[::2] for line in service.splitlines())
     for drop_in in shown.get("DropInPaths", "").split():
@@ -128,7 +129,7 @@ def _instance(state: Path, name: str, log: Callable[[str], list[str]]) -> Iterat
         for path in map(folder.joinpath, KEPT):
             if path.is_file():
                 yield f"{place}/launches/{folder.name}/{path.name}", _text(path)
-    present = systemd.launch_of(systemd.read_unit(name))
+    present = launch_of(supervisor().read_unit(name))
     others = (folder.name for folder in folders[::-1] if folder.name != present and _failed(folder))
     for launch in filter(None, (present, next(others, None))):
         yield f"{place}/launches/{launch}/log.txt", _log(state / name / "launches" / launch, log)

@@ -68,7 +68,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.sglang.plugins.module_utils import support_bundle
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, require_root
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import supervisor
 
 
 def main() -> None:
@@ -101,7 +101,7 @@ def main() -> None:
 
 
 def _log(launch: str) -> list[str]:
-    return [line.text for line in systemd.log_of(launch, support_bundle.LOG_LINES)]
+    return [line.text for line in supervisor().log_of(launch, support_bundle.LOG_LINES)]
 
 
 if __name__ == "__main__":

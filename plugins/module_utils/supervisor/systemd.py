@@ -7,57 +7,34 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, last_lines, run, write_whole
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import (
+    BARS,
+    LAUNCH_LINE,
+    NO_RESTART,
+    RESTART_AFTER,
+    START_FAILURES,
+    STARTS,
+    STARTS_WITHIN,
+    STOPS,
+    Identity,
+    LogLine,
+    by_option,
+    launch_of,
+    named_in,
+)
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import running_launch as running_launch
 
+NAME = "systemd"
 UNIT_FOLDER = Path("/etc/systemd/system")
-LAUNCH_LINE = "# launch: "
 LAUNCH_FIELD = "GPUOPS_LAUNCH"  # of each journal entry of a launch
 PROPERTIES = (
     "ActiveState", "SubState", "Result", "MainPID", "InvocationID", "ControlGroup", "UnitFileState", "NRestarts",
     "ExecMainStatus", "ExecMainCode", "ExecMainStartTimestampMonotonic", "NeedDaemonReload", "DropInPaths",
 )  # fmt: skip
-STOPS = 30  # s beyond the drain after which systemd kills what is left
-# tqdm rewrites its bar after a carriage return, and the journal passes a line on when it ends. SGLang's bars for shards
-# have a form of their own, which ends with the unit.
-BARS = {"TQDM_BAR_FORMAT": "\n{l_bar}{n_fmt}/{total_fmt}\n", "TQDM_MININTERVAL": "5", "TQDM_UNIT": "it\n"}
-
-# exit statuses that systemd gives a process it could not start (systemd.exec(5)) -> what to do
-START_FAILURES = {
-    "200": "the server's home can not be entered: its user must be able to pass every folder above it",
-    "203": "the release's interpreter can not be run: its user must be able to pass every folder above it",
-    "217": "the user does not exist any more: deploy again",
-    "226": "this host allows no mount namespaces: in a Proxmox container run 'pct set VMID --features nesting=1'",
-}
-
-
-@dataclass(frozen=True)
-class Identity:
-    """What systemd says of an instance's service now."""
-
-    active: str  # ActiveState
-    sub: str  # SubState
-    result: str
-    main_pid: int  # 0 when there is no process
-    invocation: str
-    cgroup: str
-    enabled: bool
-    restarts: int
-    exit_status: str  # of the last main process, e.g. 'exited 1', 'killed 9'; '' when none ended
-    shown: Mapping[str, str]  # all of PROPERTIES, in systemd's words
-
-
-class LogLine(NamedTuple):
-    """A line of the journal."""
-
-    at: float  # s of the monotonic clock: the other one may be set back
-    text: str
-    invocation: str  # which run of the service wrote it, e.g. after a restart; '' for systemd's own words
 
 
 def is_here() -> bool:
@@ -68,6 +45,11 @@ def is_here() -> bool:
 def unit_name(instance: str) -> str:
     """Return the unit of an instance."""
     return f"sglang-{instance}.service"
+
+
+def unit_path(instance: str) -> Path:
+    """Return the unit file of an instance."""
+    return UNIT_FOLDER / unit_name(instance)
 
 
 def unit_text(
@@ -91,7 +73,7 @@ def unit_text(
     minutes to load before it fails again. KillMode=mixed: SGLang drains only when its main process alone gets the
     SIGTERM.
     """
-    words = " \\\n    ".join(" ".join(map(quote_word, group)) for group in _by_option(argv))
+    words = " \\\n    ".join(" ".join(map(quote_word, group)) for group in by_option(argv))
     environment = {**BARS, **environment}
     variables = "".join(f"Environment={quote_variable(name, environment[name])}\n" for name in sorted(environment))
     variables += f"EnvironmentFile={secret_env}\n" if secret_env else ""
@@ -102,8 +84,8 @@ def unit_text(
 Description=SGLang instance {instance}
 Wants=network-online.target
 After=network-online.target
-StartLimitIntervalSec=6h
-StartLimitBurst=5
+StartLimitIntervalSec={STARTS_WITHIN}h
+StartLimitBurst={STARTS}
 
 [Service]
 Type=exec
@@ -117,8 +99,8 @@ Environment=SGLANG_LAUNCH_ID={launch}
 ExecStartPost=-{" ".join(map(quote_word, watch))}
 NotifyAccess=all
 Restart=on-failure
-RestartPreventExitStatus=1 2 3
-RestartSec=10
+RestartPreventExitStatus={" ".join(map(str, NO_RESTART))}
+RestartSec={RESTART_AFTER}
 KillMode=mixed
 TimeoutStopSec={drain + STOPS}
 LimitNOFILE=1048576
@@ -146,37 +128,15 @@ def quote_variable(name: str, value: str) -> str:
     return f'"{_escape(f"{name}={value}")}"'
 
 
-def environment_file(variables: Mapping[str, str]) -> str:
-    """Return the content of an EnvironmentFile= that gives exactly these variables (systemd.exec(5))."""
-    escapes = str.maketrans({letter: f"\\{letter}" for letter in '"\\`$'})
-    return "".join(f'{name}="{variables[name].translate(escapes)}"\n' for name in sorted(variables))
-
-
-def variables_of(content: str) -> dict[str, str]:
-    """Return the variables of what environment_file() wrote."""
-    found = re.findall(r'^(\w+)="((?:[^"\\]|\\.)*)"$', content, re.MULTILINE | re.DOTALL)
-    return {name: re.sub(r"\\(.)", r"\1", value, flags=re.DOTALL) for name, value in found}
-
-
-def variable_problem(name: str, value: str, place: str = "env") -> str | None:
-    """Return why systemd would ignore or lose an environment variable that is written under `place`, or None."""
-    if name == "SGLANG_LAUNCH_ID":
-        return f"'{name}' under '{place}' carries the launch id: delete it"
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        return f"'{name}' under '{place}' is no name of a variable: use letters, digits and '_'"
-    return f"'{name}' under '{place}' holds a NUL character: delete it" if "\0" in value else None
-
-
-def launch_of(text: str) -> str | None:
-    """Return the launch id that a unit file carries, or None for a unit that is not ours."""
-    lines = [line for line in text.splitlines() if line.startswith(LAUNCH_LINE)]
-    return lines[0][len(LAUNCH_LINE) :] if lines else None
+def programs() -> Mapping[str, str]:
+    """systemd needs no program in the folder of a launch."""
+    return {}
 
 
 def read_unit(instance: str) -> str:
     """Return the installed unit file of an instance; empty when there is none."""
     try:
-        return (UNIT_FOLDER / unit_name(instance)).read_text(encoding="utf-8")
+        return unit_path(instance).read_text(encoding="utf-8")
     except OSError:
         return ""
 
@@ -190,13 +150,12 @@ def installed_instances() -> list[str]:
 
 def instance_in(cgroups: Sequence[str]) -> str | None:
     """Return the instance of ours whose service has one of these control groups, or None."""
-    names = [name for cgroup in cgroups for name in re.findall(r"/sglang-([a-z0-9-]+)\.service(?:/|$)", cgroup)]
-    return next((name for name in names if launch_of(read_unit(name))), None)
+    return next((name for name in named_in(cgroups) if launch_of(read_unit(name))), None)
 
 
 def install(instance: str, text: str) -> None:
     """Put the unit in place and enable it; what runs goes on."""
-    write_whole(UNIT_FOLDER / unit_name(instance), text)
+    write_whole(unit_path(instance), text)
     _systemctl("daemon-reload")
     enable(instance)
 
@@ -204,7 +163,7 @@ def install(instance: str, text: str) -> None:
 def remove(instance: str) -> None:
     """Take the unit of a stopped instance away."""
     disable(instance)
-    (UNIT_FOLDER / unit_name(instance)).unlink()
+    unit_path(instance).unlink()
     _systemctl("daemon-reload")
     run(["systemctl", "reset-failed", unit_name(instance)])
 
@@ -287,13 +246,13 @@ def began(identity: Identity) -> float:
     return int(identity.shown.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
 
 
-def running_launch(main_pid: int) -> str | None:
-    """Return the launch id in the environment of the running process, or None."""
+def computed(identity: Identity) -> float:
+    """Return the s of CPU that the service's processes have had so far; 0 where the kernel does not tell."""
     try:
-        environment = Path(f"/proc/{main_pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    return next((e.partition(b"=")[2].decode() for e in environment if e.startswith(b"SGLANG_LAUNCH_ID=")), None)
+        told = Path(f"/sys/fs/cgroup{identity.cgroup}/cpu.stat").read_text()
+        return int(dict(line.split() for line in told.splitlines())["usage_usec"]) / 1e6
+    except (OSError, ValueError, KeyError):
+        return 0.0
 
 
 def log_of(launch: str, count: int, invocation: str = "") -> list[LogLine]:
@@ -309,6 +268,21 @@ def log_of(launch: str, count: int, invocation: str = "") -> list[LogLine]:
     return [line for line in map(_log_line, done.stdout.splitlines()) if line.text.strip()]
 
 
+def log_place(launch: str) -> str:
+    """Return the command that shows the whole log of a launch."""
+    return f"journalctl {LAUNCH_FIELD}={launch}"
+
+
+def end_command(instance: str) -> str:
+    """Return the command by which an operator ends an instance for good."""
+    return f"systemctl disable --now {unit_name(instance)}"
+
+
+def described(instance: str) -> Sequence[str]:
+    """Return the command that shows all that systemd knows of an instance."""
+    return ["systemctl", "show", unit_name(instance)]
+
+
 def _log_line(entry: str) -> LogLine:
     values = json.loads(entry)
     text = values.get("MESSAGE") or ""
@@ -317,17 +291,6 @@ def _log_line(entry: str) -> LogLine:
     own = values.get("_PID") == "1"
     invocation = "" if own else values.get("_SYSTEMD_INVOCATION_ID") or ""
     return LogLine(int(values["__MONOTONIC_TIMESTAMP"]) / 1e6, text, invocation)
-
-
-def _by_option(argv: Sequence[str]) -> list[list[str]]:
-    """Keep an option and its values together, so that the unit file has one option on a line."""
-    groups: list[list[str]] = []
-    for word in argv:
-        if groups and not word.startswith("--"):
-            groups[-1].append(word)
-        else:
-            groups.append([word])
-    return groups
 
 
 def _escape(text: str) -> str:

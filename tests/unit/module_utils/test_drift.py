@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils.drift import drift
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.systemd import Identity
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import Identity
 
 UNIT = """\
 # launch: 20260101T000000Z-abcdef

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.memory_plan import G
 from ansible_collections.gpuops.sglang.plugins.module_utils.model_shape import read_shape
 from ansible_collections.gpuops.sglang.plugins.module_utils.processes import Process
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import LAUNCH_LINE, Identity
 
 MODELS = Path(__file__).parents[1] / "fixtures/memory"
 TOTAL, DRIVER = 46068.0, 198.0
@@ -40,10 +41,10 @@ class Machine:
         names = {index: self.names.get(index, "NVIDIA L40S") for index in self.used}
         return [GpuMemory(index, names[index], TOTAL, TOTAL - used) for index, used in self.used.items()]
 
-    def identity(self, name: str) -> systemd.Identity:
+    def identity(self, name: str) -> Identity:
         pid = self.running.get(name, 0)
         group = f"/system.slice/sglang-{name}.service" if pid else ""
-        return systemd.Identity("active", "running", "success", pid, "i", group, True, 0, "", {})
+        return Identity("active", "running", "success", pid, "i", group, True, 0, "", {})
 
     # what a test asks for
 
@@ -57,7 +58,7 @@ class Machine:
                 process = Process(pid, "python", "sglang", 1.0, group, None)
                 self.on_gpus.append(GpuProcess(pid, size, index, process))
         launch = f"L{len(self.running)}"
-        (systemd.UNIT_FOLDER / f"sglang-{name}.service").write_text(f"{systemd.LAUNCH_LINE}{launch}\n")
+        (systemd.UNIT_FOLDER / f"sglang-{name}.service").write_text(f"{LAUNCH_LINE}{launch}\n")
         self.kept(name, launch, gpus=list(sizes), **record)
 
     def kept(self, name: str, launch: str, verdict: dict[str, Any] | None = None, **record: Any) -> None:
@@ -99,7 +100,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine(tmp_path)
     (tmp_path / "units").mkdir()
     monkeypatch.setattr(systemd, "UNIT_FOLDER", tmp_path / "units")
-    monkeypatch.setattr(systemd, "is_here", lambda: True)
     monkeypatch.setattr(systemd, "identity", made.identity)
     monkeypatch.setattr(gpu, "cards", made.cards)
     monkeypatch.setattr(gpu, "device", lambda: "cuda")
@@ -344,16 +344,6 @@ def test_shared_memory_matters_to_several_gpus_only(machine: Machine, monkeypatc
 
 
 # what does not work as planned is refused, and nothing else
-
-
-def test_where_systemd_is_not_there_it_is_planned_alike(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> systemd.Identity:
-        raise FileNotFoundError("systemctl")
-
-    monkeypatch.setattr(systemd, "is_here", lambda: False)
-    monkeypatch.setattr(systemd, "identity", missing)
-    found = machine.fit()
-    assert found.plan and found.plan["fits"] and found.warnings == ()
 
 
 def test_requests_that_nobody_asked_for_are_not_refused(machine: Machine) -> None:

@@ -29,7 +29,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.processes import Process
 from ansible_collections.gpuops.sglang.plugins.module_utils.schema_probe import describe
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.systemd import LogLine
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import Identity, LogLine
 from conftest import parser_of
 
 LAUNCH = "20260101T000000Z-abcdef"
@@ -107,7 +107,7 @@ class Deployment:
         own = Path("/proc/self/cgroup").read_text().splitlines()[0].split(":", 2)[2]
         self.clock = Clock()
         shown = {"ExecMainStartTimestampMonotonic": "990000000"}
-        self.identity = systemd.Identity("active", "running", "success", 4711, INVOCATION, own, True, 0, "", shown)
+        self.identity = Identity("active", "running", "success", 4711, INVOCATION, own, True, 0, "", shown)
         self.running: str | None = LAUNCH
         self.log: list[Any] = ["loading", "ready"]  # texts, or the lines of the journal
         self.spoilt = False  # somebody has changed its release
@@ -134,7 +134,7 @@ class Deployment:
         self.secrets = f'api-key: "{KEY}"\n'
         self.secret_env = ""
         monkeypatch.setattr(health, "time", self.clock)
-        monkeypatch.setattr(health, "_computed", lambda identity: self.load * self.clock.now)
+        monkeypatch.setattr(systemd, "computed", lambda identity: self.load * self.clock.now)
         monkeypatch.setattr(gpu, "memory_total", lambda: None)
         monkeypatch.setattr(systemd, "read_unit", lambda name: f"# launch: {LAUNCH}\n" if name == "a" else "")
         monkeypatch.setattr(systemd, "identity", self.look)
@@ -146,7 +146,7 @@ class Deployment:
         lines = [line if isinstance(line, LogLine) else LogLine(990, line, INVOCATION) for line in self.log]
         return [line for line in lines if invocation in ("", line.invocation)][-count:]
 
-    def look(self, name: str) -> systemd.Identity:
+    def look(self, name: str) -> Identity:
         assert name == "a"
         found = self.identity
         self.looked += 1
@@ -424,14 +424,14 @@ def test_a_server_that_was_silent_for_a_moment_serves(deployment: Deployment) ->
 
 
 def test_what_a_service_computes_is_of_its_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    identity = systemd.Identity("active", "running", "", 1, "", "/system.slice/sglang-a.service", True, 0, "", {})
-    monkeypatch.setattr(health, "Path", lambda path: tmp_path / path.lstrip("/"))
-    assert health._computed(identity) == 0
+    identity = Identity("active", "running", "", 1, "", "/system.slice/sglang-a.service", True, 0, "", {})
+    monkeypatch.setattr(systemd, "Path", lambda path: tmp_path / path.lstrip("/"))
+    assert systemd.computed(identity) == 0
     folder = tmp_path / "sys/fs/cgroup/system.slice/sglang-a.service"
     folder.mkdir(parents=True)
     for content, seconds in (("usage_usec 2500000\nuser_usec 1\n", 2.5), ("", 0), ("user_usec 1\n", 0), ("x\n", 0)):
         (folder / "cpu.stat").write_text(content)
-        assert health._computed(identity) == seconds
+        assert systemd.computed(identity) == seconds
 
 
 def loads(deployment: Deployment, pace: int) -> None:
@@ -521,7 +521,7 @@ def test_what_computes_has_more_time(deployment: Deployment, line: str, stage: s
 
 
 def test_what_computed_before_it_stood_still_is_idle(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "_computed", lambda identity: min(deployment.clock.now, 1500))
+    monkeypatch.setattr(systemd, "computed", lambda identity: min(deployment.clock.now, 1500))
     started = Started(deployment).logs(WEIGHTS)
     assert not started.passes(500)
     started.logs("25 %").quiet_until(progress.LIMITS["loading weights"])
@@ -692,7 +692,7 @@ def test_the_evidence_is_of_the_process_that_was_followed(deployment: Deployment
     [
         ([("before", "one"), ("newest", "two"), ("Failed.", "")], ["newest"]),
         ([("Started.", ""), ("Failed.", "")], ["Started.", "Failed."]),
-        ([], ["(the journal has nothing of it)"]),
+        ([], ["(its log has nothing of it)"]),
     ],
     ids=["the newest run", "systemd alone", "nothing"],
 )
@@ -1049,8 +1049,8 @@ def test_what_was_changed_by_hand_is_told(by_hand: Deployment, tmp_path: Path) -
 def test_servers_of_nobody_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = {"a": "/system.slice/sglang-a.service", "b": ""}  # b is stopped
 
-    def identity(name: str) -> systemd.Identity:
-        return systemd.Identity("active", "running", "success", 1, "", groups[name], True, 0, "", {})
+    def identity(name: str) -> Identity:
+        return Identity("active", "running", "success", 1, "", groups[name], True, 0, "", {})
 
     found = [
         Process(number, "python -m sglang.launch_server", "alice", None, (group,), None)

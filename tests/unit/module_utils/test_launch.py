@@ -32,6 +32,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Comparison, Host, Instance, Prepared
 from ansible_collections.gpuops.sglang.plugins.module_utils.schema_probe import describe
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import STOPS, Identity, launch_of
 from conftest import parser_of, schema_of
 
 SCHEMA = describe(parser_of("0.5.23"))
@@ -44,7 +45,7 @@ class Supervisor:
     """What systemctl would do, as far as a launch can see it."""
 
     def __init__(self) -> None:
-        self.identity = systemd.Identity("inactive", "dead", "success", 0, "", "", False, 0, "", {})
+        self.identity = Identity("inactive", "dead", "success", 0, "", "", False, 0, "", {})
         self.running: str | None = None  # the launch of the process
         self.calls: list[str] = []
         self.dies_before = ""  # the call that the machine does not live to see
@@ -55,7 +56,7 @@ class Supervisor:
         if words[0] == "enable":
             self.identity = dataclasses.replace(self.identity, enabled=True)
         if words[0] == "start":
-            self.running = systemd.launch_of((systemd.UNIT_FOLDER / unit).read_text())
+            self.running = launch_of((systemd.UNIT_FOLDER / unit).read_text())
             self.identity = dataclasses.replace(
                 self.identity, active="active", sub="running", main_pid=4711, cgroup=f"/system.slice/{unit}"
             )
@@ -154,12 +155,12 @@ def test_a_first_launch(supervisor: Supervisor, host: Host, instance: Instance) 
     assert (before.launch, before.before) == (None, "")
     prepared = launches.prepare(instance, host, SCHEMA, {})
     assert re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{6}", prepared.launch)
-    assert prepared.launch == systemd.launch_of(prepared.unit)
+    assert prepared.launch == launch_of(prepared.unit)
     # it is only written down
     assert (supervisor.calls, unit_of()) == ([], "")
     run(prepared)
     assert supervisor.calls == ["daemon-reload", "enable", "reset-failed", "start"]
-    assert supervisor.running == prepared.launch == systemd.launch_of(unit_of())
+    assert supervisor.running == prepared.launch == launch_of(unit_of())
 
 
 def test_nothing_differs_after_a_launch(supervisor: Supervisor, host: Host, instance: Instance) -> None:
@@ -191,7 +192,7 @@ def test_the_command_line_of_a_launch(supervisor: Supervisor, host: Host, instan
     assert 'Environment="NO_PROXY=localhost,127.0.0.1,::1"\n' in unit
     assert f'Environment="PATH={host.release}/venv/bin:/usr/local/sbin:' in unit
     assert f"User={USER}\n" in unit
-    assert f"TimeoutStopSec={host.drain + systemd.STOPS}\n" in unit
+    assert f"TimeoutStopSec={host.drain + STOPS}\n" in unit
     # what the process is to have been started with, see drift
     assert launches.record_of(host.state, "a")["argv"] == command.removeprefix("ExecStart=").split()
 
@@ -879,7 +880,7 @@ def test_a_failed_launch_returns_to_the_newest_that_was_proved(
     assert launches.last_good(host.state, "a", bad) == good
     again = start_again(host, good)
     unit = systemd.read_unit("a")
-    assert systemd.launch_of(unit) == again == supervisor.running
+    assert launch_of(unit) == again == supervisor.running
     old = (host.launch_folder("a", good) / "unit").read_text()
     assert unit == old.replace(good, again) and good not in unit
     folder, before = host.launch_folder("a", again), host.launch_folder("a", good)

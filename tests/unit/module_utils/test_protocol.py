@@ -27,6 +27,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Host, Instance
 from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import Order, Outcome
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import Identity, LogLine, launch_of
 
 WAIT = health.Wait(stall=60)
 PID = os.getpid()  # of the made-up servers: a real process has a label
@@ -70,13 +71,13 @@ class Machine:
     def start(self, instance: str) -> None:
         self.step("start", instance)
         assert instance not in self.running, "two servers of an instance at a time"
-        self.running[instance] = systemd.launch_of(self.units[instance]) or ""
+        self.running[instance] = launch_of(self.units[instance]) or ""
 
-    def identity(self, instance: str) -> systemd.Identity:
+    def identity(self, instance: str) -> Identity:
         self.step("identity", instance)
         active, pid = ("active", PID) if instance in self.running else ("inactive", 0)
         cgroup = f"/system.slice/sglang-{instance}.service" if pid else ""
-        return systemd.Identity(active, "sub", "success", pid, "i", cgroup, True, 0, "", {})
+        return Identity(active, "sub", "success", pid, "i", cgroup, True, 0, "", {})
 
     def in_cgroup(self, cgroup: str) -> list[int]:
         self.step("processes")
@@ -93,9 +94,9 @@ class Machine:
             raise health.Unhealthy(f"instance '{instance}' does not serve")
         return {"launch": self.running[instance], "stages": {}}
 
-    def log_of(self, launch: str, count: int) -> list[systemd.LogLine]:
+    def log_of(self, launch: str, count: int) -> list[LogLine]:
         self.step("log")
-        return [systemd.LogLine(0.0, f"log of {launch}", "i")]
+        return [LogLine(0.0, f"log of {launch}", "i")]
 
     def do_really(self, name: str, real: Callable[..., Any], *args: Any) -> Any:
         self.step(name, args[1])
@@ -106,7 +107,7 @@ class Machine:
     def serves(self, instance: str = "a") -> bool:
         """Tell whether a good launch runs, and is the one that a restart of the host would start."""
         unit = self.units[instance]
-        return self.running.get(instance) == systemd.launch_of(unit) and "MOOD=bad" not in unit
+        return self.running.get(instance) == launch_of(unit) and "MOOD=bad" not in unit
 
     def asked(self, mood: str, instance: str = "a", port: int = 30000) -> Instance:
         return Instance(instance, "hub/model", "127.0.0.1", port, (), {}, {"MOOD": mood}, {})
@@ -324,7 +325,7 @@ def test_whatever_goes_wrong_a_good_launch_runs_in_the_end(machine: Machine, ste
     assert machine.serves()
     assert machine.faults.popitem()[1] == []
     assert str(error) in outcome.problem
-    assert outcome.launch == systemd.launch_of(machine.units["a"])
+    assert outcome.launch == launch_of(machine.units["a"])
     if step in FORWARD[:3]:
         assert machine.running["a"] == old
     else:
@@ -400,7 +401,7 @@ def test_a_launch_that_has_too_much_to_do_is_not_given_up(machine: Machine, foll
         (machine.folder(present) / "verdict.json").unlink()
     machine.faults = {"verify": [health.Unhealthy("no turn", "busy")]}
     (outcome,) = machine.do(Order("a") if followed else machine.order())
-    assert machine.running["a"] == outcome.launch == systemd.launch_of(machine.units["a"]) != old
+    assert machine.running["a"] == outcome.launch == launch_of(machine.units["a"]) != old
     assert (outcome.problem, outcome.serving) == ("no turn", None) and "prepare_again" not in " ".join(machine.steps)
     assert followed == (outcome.launch == present)
     assert not (machine.folder(outcome.launch or "") / "failure.json").exists()
@@ -496,7 +497,7 @@ def test_a_return_that_fails_too_is_told_and_hurts_no_other_instance(
     assert outcome.problem.startswith("the first cause\nServing now: nothing that was proved; the return to launch ")
     assert f"{old} failed too: this tool failed: " in outcome.problem and "the second cause" in outcome.problem
     assert "\nThe service is left as it is, " in outcome.problem
-    assert outcome.launch == systemd.launch_of(machine.units["a"])
+    assert outcome.launch == launch_of(machine.units["a"])
     assert other.serving == machine.running["b"]
 
 

@@ -26,6 +26,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.health import Wait
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Held, Refused, only_one
 from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import Order, Outcome, Tell
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import Identity, LogLine
 
 OUTCOME = Outcome("a", "L2", "L2", {"tokens": 8}, "")
 STATE = Path("/nowhere")
@@ -36,10 +37,11 @@ MODULE = """
 import os, sys, time
 from pathlib import Path
 from ansible_collections.gpuops.sglang.plugins.module_utils import host, launch, protocol, runs
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
 folder, go = Path(sys.argv[1]), Path(sys.argv[2])
 runs.RUNS, launch.LOCK = folder / "runs", folder / "lock"
-runs.systemd.into_scope = lambda *_: None
+systemd.into_scope = lambda *_: None
 
 def carry_out(orders, state, wait, tell):
     tell("a", "stopping", "L1")
@@ -186,7 +188,7 @@ def test_a_run_does_not_need_the_files_of_its_module(tmp_path: Path, go: Path) -
             archive.writestr(str(folder / "__init__.py"), "")
         for file in Path(next(iter(module_utils.__path__))).rglob("*.py"):
             archive.write(file, place / file.relative_to(next(iter(module_utils.__path__))))
-    late = "launch.systemd.log_of = lambda *_: []; launch.watcher(); from_here = runs.Path(sys.path[0]).exists()\n"
+    late = "systemd.log_of = lambda *_: []; launch.watcher(); from_here = runs.Path(sys.path[0]).exists()\n"
     late += "health = sys.modules[launch.__name__.replace('.launch', '.health')]\n"
     late += "health._diagnosis('L', 'i', {}); health._measured('L', type('Known', (), {'invocation': 'i'}))\n"
     late += "health.entries_of('L', 'i'); assert not from_here"
@@ -349,13 +351,13 @@ def test_outcomes_are_told_at_once(clock: Clock) -> None:
 
 
 def test_what_a_launch_loads_is_told_with_what_it_took_before(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    def log_of(launch: str, count: int, invocation: str) -> list[systemd.LogLine]:
+    def log_of(launch: str, count: int, invocation: str) -> list[LogLine]:
         assert (launch, invocation) == ("L2", "i")
         lines = {905.0: "server_args=", 910.0: "Load weight begin", 990.0: "Loading shards: 25%|##  | 1/4 [00:01"}
-        return [systemd.LogLine(at, text, "i") for at, text in lines.items()]
+        return [LogLine(at, text, "i") for at, text in lines.items()]
 
     shown = {"ExecMainStartTimestampMonotonic": "900000000"}
-    identity = systemd.Identity("active", "running", "success", 1, "i", "/c", True, 0, "", shown)
+    identity = Identity("active", "running", "success", 1, "i", "/c", True, 0, "", shown)
     monkeypatch.setattr(systemd, "identity", lambda instance: identity)
     monkeypatch.setattr(systemd, "log_of", log_of)
     earlier = [{"stages": {"loading weights": 200.0}}, {"stages": {}}, {"tokens": 8}]

@@ -36,6 +36,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.processes import Pro
 from ansible_collections.gpuops.sglang.plugins.module_utils.service import Asked, GpuHeld
 from ansible_collections.gpuops.sglang.plugins.module_utils.sockets import Listener
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import LAUNCH_LINE
 
 PID = 4711  # of the server of instance a
 HUNG, LOADING, BUSY = (Unhealthy(f"it is {state}", state) for state in ("hung", "loading", "busy"))
@@ -115,7 +116,7 @@ class Machine:
     # what a test asks for
 
     def installed(self, name: str = "a", launch: str = "L1", active: str = "active") -> str:
-        (systemd.UNIT_FOLDER / f"sglang-{name}.service").write_text(f"{systemd.LAUNCH_LINE}{launch}\nX={launch}\n")
+        (systemd.UNIT_FOLDER / f"sglang-{name}.service").write_text(f"{LAUNCH_LINE}{launch}\nX={launch}\n")
         self.active[name] = active
         self.enabled.add(name)
         return self.kept(name, launch)
@@ -128,7 +129,7 @@ class Machine:
             "port": 30000, "host": "127.0.0.1", "args": {"tp_size": 2}, "number": len(list(folder.parent.iterdir())),
         }  # fmt: skip
         (folder / "launch.json").write_text(json.dumps({**told, **record}))
-        (folder / "unit").write_text(f"{systemd.LAUNCH_LINE}{launch}\nX={launch}\n")
+        (folder / "unit").write_text(f"{LAUNCH_LINE}{launch}\nX={launch}\n")
         if proved:
             (folder / "verdict.json").write_text("{}")
         return launch

@@ -22,6 +22,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import sec
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.secret_forms import forms_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import environment_file
 
 PRESENT, FAILED, GOOD, OLD = (f"20260101T00000{number}Z-abcdef" for number in (4, 3, 2, 1))
 API_KEY = "sk\\quo'ted\"-$key=1;x"
@@ -93,7 +94,7 @@ class Made:
         self.keep(launch, "launch.json", record)
         self.path(launch, "unit").write_text(f"# launch: {launch}\n")
         self.path(launch, "secrets.yaml").write_text(secrets_text({"api_key": key}))
-        self.path(launch, "secrets.env").write_text(systemd.environment_file(ENVIRONMENT))
+        self.path(launch, "secrets.env").write_text(environment_file(ENVIRONMENT))
         self.logs[launch] = [f"log of {launch}"]
 
     def files(self) -> dict[str, bytes]:

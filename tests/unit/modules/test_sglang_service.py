@@ -23,6 +23,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import Orde
 from ansible_collections.gpuops.sglang.plugins.module_utils.schema_probe import describe
 from ansible_collections.gpuops.sglang.plugins.module_utils.service import Plan
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import Identity
 from ansible_collections.gpuops.sglang.plugins.modules import sglang_service
 from conftest import call_module, parser_of, run_module
 
@@ -291,7 +292,7 @@ def test_what_is_returned_is_what_is_documented(machine: Machine, monkeypatch: p
     documented = yaml.safe_load(sglang_service.RETURN)
     found = {key for state in ("started", "stopped", "gathered") for key in machine.ask(state=state)}
     assert found - own == set(documented)
-    identity = systemd.Identity("active", "running", "success", 1, "i", "/c", True, 0, "", {})
+    identity = Identity("active", "running", "success", 1, "i", "/c", True, 0, "", {})
     monkeypatch.undo()
     monkeypatch.setattr(systemd, "read_unit", lambda name: "# launch: L0\n")
     monkeypatch.setattr(systemd, "identity", lambda name: identity)

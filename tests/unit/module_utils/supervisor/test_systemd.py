@@ -17,6 +17,15 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import (
+    BARS,
+    STOPS,
+    Identity,
+    environment_file,
+    launch_of,
+    variable_problem,
+    variables_of,
+)
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -151,8 +160,8 @@ def test_a_unit_gives_back_what_it_was_made_of(arguments: list[str], environment
     made = unit(["/opt/sglang/bin/python", *arguments], environment, watch=("/bin/python", *arguments))
     assert argv_of(made) == ["/opt/sglang/bin/python", *arguments]
     assert argv_of(made, "ExecStartPost") == ["-/bin/python", *arguments]
-    assert environment_of(made) == {"SGLANG_LAUNCH_ID": "L1", **systemd.BARS, **environment}
-    assert systemd.launch_of(made) == "L1"
+    assert environment_of(made) == {"SGLANG_LAUNCH_ID": "L1", **BARS, **environment}
+    assert launch_of(made) == "L1"
 
 
 def test_one_option_on_a_line() -> None:
@@ -205,7 +214,7 @@ def test_how_the_service_is_run() -> None:
         "Restart": "on-failure",
         "RestartPreventExitStatus": "1 2 3",
         "KillMode": "mixed",
-        "TimeoutStopSec": str(60 + systemd.STOPS),
+        "TimeoutStopSec": str(60 + STOPS),
         "WantedBy": "multi-user.target",
     }
     assert {key: found.get(key) for key in expected} == expected
@@ -214,7 +223,7 @@ def test_how_the_service_is_run() -> None:
 def test_each_step_of_a_bar_is_a_line_of_the_journal() -> None:
     """tqdm itself, as the server's environment has it: the bars that SGLang gives a form of their own too."""
     told = environment_of(unit(["/bin/python"]))
-    assert {name for name in told if name.startswith("TQDM_")} == set(systemd.BARS)
+    assert {name for name in told if name.startswith("TQDM_")} == set(BARS)
     bar = told["TQDM_BAR_FORMAT"].format(l_bar="Capturing: 50%|", n_fmt=1, total_fmt=2)
     own = f"\rLoading shards:  50% Completed | 1/2 [00:01<00:01,  1.0{told['TQDM_UNIT']}/s]"
     for text in (f"\r{bar}", own):
@@ -262,10 +271,10 @@ secret_words = words | st.text(st.sampled_from("\"'\\$`#;= \nan"), max_size=12)
 @example({"A": "", "B": '"', "C": "\\", "D": "$HOME ${HOME}", "E": "`id`", "F": "a\\", "G": "'", "H": " a ", "I": "%n"})
 @example({"A": '1"\nB="2', "C": "\r\n\t# x"})
 def test_secret_variables_come_back(variables: dict[str, str]) -> None:
-    content = systemd.environment_file(variables)
+    content = environment_file(variables)
     assert read_environment_file(content) == variables
-    assert systemd.variables_of(content) == variables
-    assert systemd.environment_file(dict(reversed(variables.items()))) == content
+    assert variables_of(content) == variables
+    assert environment_file(dict(reversed(variables.items()))) == content
 
 
 GENERATOR = Path("/usr/lib/systemd/user-environment-generators/30-systemd-environment-d-generator")
@@ -277,7 +286,7 @@ def test_a_real_systemd_reads_secret_variables_the_same(tmp_path: Path) -> None:
     variables = {f"A{index}": word for index, word in enumerate(AWKWARD) if word and "$" not in word}
     variables["LINES"] = 'one\ntwo # "no comment"\r\n;x=y\tz'
     (tmp_path / "environment.d").mkdir()
-    (tmp_path / "environment.d/a.conf").write_bytes(systemd.environment_file(variables).encode())
+    (tmp_path / "environment.d/a.conf").write_bytes(environment_file(variables).encode())
     where = {"XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)}
     done = subprocess.run([GENERATOR], env=where, capture_output=True, check=True)
     shown = dict(line.partition("=")[::2] for line in done.stdout.decode().split("\n"))
@@ -298,7 +307,7 @@ def read_shell(shown: str) -> str:
     [("", None), ("[Service]\nExecStart=/bin/x\n", None), ("# launch: L7\n[Unit]\n", "L7"), ("x # launch: L7\n", None)],
 )
 def test_launch_of(content: str, launch: str | None) -> None:
-    assert systemd.launch_of(content) == launch
+    assert launch_of(content) == launch
 
 
 @pytest.mark.parametrize(
@@ -315,15 +324,13 @@ def test_launch_of(content: str, launch: str | None) -> None:
     ],
 )
 def test_variables_that_systemd_would_lose(name: str, value: str, problem: str | None) -> None:
-    found = systemd.variable_problem(name, value)
+    found = variable_problem(name, value)
     assert found == problem if problem is None else str(found).startswith(problem)
 
 
 def test_the_place_of_a_wrong_variable_is_named() -> None:
-    assert str(systemd.variable_problem("A-B", "x", "secrets")).startswith("'A-B' under 'secrets' is no name")
-    assert (
-        str(systemd.variable_problem("A", "x\0", "secrets")) == "'A' under 'secrets' holds a NUL character: delete it"
-    )
+    assert str(variable_problem("A-B", "x", "secrets")).startswith("'A-B' under 'secrets' is no name")
+    assert str(variable_problem("A", "x\0", "secrets")) == "'A' under 'secrets' holds a NUL character: delete it"
 
 
 @pytest.fixture
@@ -524,7 +531,7 @@ DropInPaths=/etc/a.conf /etc/b=c.conf
 def test_identity_of_a_running_service(commands: dict[str, Any]) -> None:
     commands["systemctl show sglang-a.service"] = (0, SHOWN, "")
     identity = systemd.identity("a")
-    assert identity == systemd.Identity(
+    assert identity == Identity(
         active="active",
         sub="running",
         result="success",
