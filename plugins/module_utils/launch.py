@@ -9,8 +9,9 @@
     STATE/INSTANCE/launches/ID/watch.py      what tells the supervisor of a hung server
     STATE/INSTANCE/launches/ID/verdict.json  what was proved of it; without it the launch was never seen to serve
     STATE/INSTANCE/launches/ID/failure.json  why it failed, and as failure.log what it wrote
+    STATE/INSTANCE/launches/ID/guard.py      what supervisord runs, and as log what that wrote
     STATE/INSTANCE/launches/ID/secrets.yaml  SGLang's --config file, readable by the service user only
-    STATE/INSTANCE/launches/ID/secrets.env   secret variables, read by systemd before it gives up root
+    STATE/INSTANCE/launches/ID/secrets.env   secret variables, read by the supervisor as root
 
 The unit file in place says which launch is wanted; the environment of the running process says which one runs.
 """
@@ -271,6 +272,7 @@ def prepare(instance: Instance, host: Host, schema: Mapping[str, Any], told: Map
         "secrets": sorted(instance.secrets),
         "user": host.user,
         "keep": host.keep,
+        "supervisor": supervisor().NAME,
         "argv": _argv(instance, host, schema, launch),
         **told,
     }
@@ -288,9 +290,10 @@ def _written(state: Path, record: Mapping[str, Any], unit: str, secret_files: Ma
     with writing_below(state):
         _make_folders(state, instance, launch, user)
     for name, text in secret_files.items():
-        # SGLang itself reads its --config file; the variables are read by systemd
+        # SGLang itself reads its --config file; the variables are read by the supervisor
         write_whole(folder / name, text, 0o600, (user.pw_uid if name == "secrets.yaml" else 0, user.pw_gid))
-    write_whole(folder / "watch.py", watcher(), 0o644)
+    for name, text in {"watch.py": watcher(), **supervisor().programs()}.items():
+        write_whole(folder / name, text, 0o644)
     write_whole(folder / "unit", unit, 0o640)
     write_whole(folder / "launch.json", json.dumps({**record, "number": number}, indent=1, sort_keys=True), 0o640)
     return Prepared(instance, launch, unit)
@@ -321,16 +324,21 @@ def _make_folders(state: Path, instance: str, launch: str, user: pwd.struct_pass
     state.mkdir(parents=True, exist_ok=True)
     state.chmod(state.stat().st_mode | 0o755)  # the server must get to its home
     launches = state / instance / "launches"
+    home = launches.parent / "home"
+    strange = home.exists() and home.stat().st_uid != user.pw_uid  # the machine was made anew around what it kept
     # root's, so that a server can not put something else in place of what root writes and believes
     for path, owner in (
         (launches.parent, 0),
         (launches, 0),
         (launches / launch, 0),
-        (launches.parent / "home", user.pw_uid),
+        (home, user.pw_uid),
     ):
         path.mkdir(exist_ok=True)
         path.chmod(0o750)
         os.chown(path, owner, user.pw_gid)
+    for place, folders, files in os.walk(home) if strange else ():
+        for name in (*folders, *files):
+            os.chown(os.path.join(place, name), user.pw_uid, user.pw_gid, follow_symlinks=False)
 
 
 def _new_id() -> str:
@@ -393,6 +401,8 @@ def again_problem(state: Path, instance: str, launch: str) -> str | None:
     record = _read_record(folder)
     if record is None or "user" not in record or not (folder / "unit").is_file():
         return f"launch {launch} of instance '{instance}' is not kept in {folder.parent}: name one that is"
+    if record.get("supervisor", "systemd") != supervisor().NAME:
+        return f"launch {launch} of instance '{instance}' was made for another supervisor: deploy the instance"
     if not Path(record["release"], "venv/bin/python").exists():
         return f"the release {record['release']} of launch {launch} is gone: install it again, or name another launch"
     if record["model"].startswith("/") and not model_files.is_model(Path(record["model"])):

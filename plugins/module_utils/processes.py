@@ -11,6 +11,7 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -20,6 +21,19 @@ NAME = r"[\w.-]*(?:key|token|passw|secret|auth|credential|pwd)[\w.-]*"
 SECRET = re.compile(rf"(?<![\w.-])({NAME}[=:]|-{NAME}[\0\s]+(?!--))[^\0]+", re.IGNORECASE)
 # in an address or a header
 LOGIN = re.compile(r"(://[^/\s:@\0]*:)[^\s\0]+(?=@)|(Bearer |Basic )[^\s\0]+", re.IGNORECASE)
+
+
+class Groups(Protocol):
+    """What tells of groups of processes where control groups do not."""
+
+    def groups_of(self, pid: int) -> list[str]:
+        """Return the groups that a process is in."""
+
+    def in_group(self, group: str) -> list[int]:
+        """Return the processes in a group."""
+
+
+groups: Groups | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +70,7 @@ def process(pid: int, proc: Path = PROC) -> Process | None:
         cgroups = [line.split(":", 2)[2] for line in (folder / "cgroup").read_text(errors="replace").splitlines()]
     except OSError:
         return None
+    cgroups += groups.groups_of(pid) if groups and proc == PROC else []
     found = [re.match(r"/lxc(?:\.monitor)?/(\d+)(?:/|$)", cgroup) for cgroup in cgroups]
     container = next((int(match[1]) for match in found if match), None)
     # not of /proc/uptime: that of a container counts from the container's own start
@@ -76,6 +91,8 @@ def in_cgroup(cgroup: str, root: Path = CGROUPS) -> list[int]:
                 pids.update(map(int, Path(folder, "cgroup.procs").read_text().split()))
             except OSError:
                 continue  # it went meanwhile, or holds single threads only
+    if groups:
+        pids.update(groups.in_group(cgroup))
     return sorted(pids - {0})  # 0 is one that this host does not see
 
 

@@ -44,6 +44,7 @@ def begin(orders: Sequence[Order], state: Path, wait: Wait) -> str:
     from ansible_collections.gpuops.sglang.plugins.module_utils import diagnosis, memory_log  # noqa: F401
 
     launches.watcher()
+    supervisor().programs()
     return _detach(state, lambda tell: carry_out(orders, state, wait, tell))
 
 

@@ -5,12 +5,36 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from ansible_collections.gpuops.sglang.plugins.module_utils import processes
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import Supervisor
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.supervisord import Supervisord
 
+CHOICES = ("auto", "systemd", "supervisord")
 _chosen: Supervisor = systemd
 
 
 def supervisor() -> Supervisor:
     """Return the supervisor that was chosen."""
+    return _chosen
+
+
+def choose(state: Path, wanted: str = "auto") -> Supervisor:
+    """Choose the supervisor of the instances below `state`; raises Refused for systemd where it is not.
+
+    By itself it is systemd where that is the first process and supervisord has no instance, as it may have been wanted
+    before.
+    """
+    global _chosen
+    other = Supervisord(state)
+    if wanted == "systemd" and not systemd.is_here():
+        first = Path("/proc/1/comm").read_text().strip()
+        raise Refused(f"the first process of this host is '{first}', not systemd: set sglang_server_supervisor to auto")
+    if wanted == "systemd" or (wanted == "auto" and systemd.is_here() and not other.installed_instances()):
+        _chosen, processes.groups = systemd, None
+    else:
+        _chosen, processes.groups = other, other
     return _chosen
