@@ -29,6 +29,12 @@ INSTANCES_SPEC: dict[str, Any] = {
     "state_dir": {"type": "path", "default": "/var/lib/sglang"},
 }
 
+SUPERVISORD = {
+    "python": {"type": "path", "default": "/usr/bin/python3"},
+    "environment": {"type": "dict", "default": {}},
+    "start_hook": {"type": "path"},
+    "control": {"type": "path"},
+}
 STATES = ["started", "restarted", "rolled_back", "stopped", "absent", "gathered"]
 SERVICE_SPEC = {
     **INSTANCES_SPEC,
@@ -43,6 +49,8 @@ SERVICE_SPEC = {
     "stall_timeout": {"type": "int"},
     "awaited_models": {"type": "list", "elements": "str", "default": []},
     "keep_launches": {"type": "int", "default": 5},
+    "supervisor": {"type": "str", "choices": ["auto", "systemd", "supervisord"], "default": "auto"},
+    "supervisord": {"type": "dict", "default": {}, "options": SUPERVISORD, "apply_defaults": True},
     "vmid": {"type": "int"},
     "follow": {"type": "dict"},
 }

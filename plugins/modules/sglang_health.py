@@ -72,13 +72,14 @@ verdicts:
       description: State of the service, for example V(active (running)).
       type: str
     invocation:
-      description: systemd's id of this run of the service; C(journalctl _SYSTEMD_INVOCATION_ID=ID) is its log.
+      description:
+        - The supervisor's id of this run of the service; C(journalctl _SYSTEMD_INVOCATION_ID=ID) is its log.
       type: str
     main_pid:
       description: Main process of the service.
       type: int
     restarts:
-      description: How often systemd has restarted the service by itself since the launch.
+      description: How often the supervisor has restarted the service by itself since the launch.
       type: int
     port:
       description: Port whose listening socket belongs to the service.
@@ -137,6 +138,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.health import (
 )
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, holder, require_root
 from ansible_collections.gpuops.sglang.plugins.module_utils.launch import LOCK, LOCK_FOR, keep_verdict
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import choose
 
 
 def main() -> None:
@@ -156,6 +158,7 @@ def main() -> None:
         require_root()
     except Refused as refused:
         module.fail_json(msg=str(refused))
+    choose(state)
     for name in module.params["instances"]:
         try:
             verdict = verify(state, name, Wait(limit=module.params["timeout"]), module.params["requests"])

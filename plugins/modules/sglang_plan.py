@@ -247,6 +247,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.fit import on_host
 from ansible_collections.gpuops.sglang.plugins.module_utils.gpu_room import Room
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.planning import Question, answer
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import choose
 
 CARD = {
     "name": {"type": "str", "required": True},
@@ -285,6 +286,7 @@ def main() -> None:
         concurrency=asked["concurrency"] or 0,
     )
     state = Path(asked["state_dir"])
+    choose(state)
     try:
         room = Room(state) if asked["instance"] and not asked["gpus"] else None
         if room and room.cards:

@@ -122,6 +122,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import fit, launch, 
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, require_root
 from ansible_collections.gpuops.sglang.plugins.module_utils.instance_spec import INSTANCES_SPEC, SecretiveModule
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import instance_problems
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import choose
 
 SHOWN = 5  # changes of a release
 
@@ -133,6 +134,7 @@ def main() -> None:
     host = launch.Host(Path(asked["release"]), asked["user"], Path(asked["state_dir"]))
     try:
         require_root()
+        choose(host.state)
         problems = instance_problems(asked["instances"])
         schema = release_record.schema(host.release)
         if schema is None:

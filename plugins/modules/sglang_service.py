@@ -84,6 +84,34 @@ options:
     description: How many launches of an instance are kept for a return, the newest good one always among them.
     type: int
     default: 5
+  supervisor:
+    description:
+      - What runs the instances. V(auto) is systemd where that is the first process of the host and supervisord has no
+        instance on it, else V(supervisord).
+    type: str
+    choices: [auto, systemd, supervisord]
+    default: auto
+  supervisord:
+    description: How supervisord comes to a host on which it is the supervisor. It is kept in O(state_dir).
+    type: dict
+    default: {}
+    suboptions:
+      python:
+        description: Interpreter of the host that its venv is made with.
+        type: path
+        default: /usr/bin/python3
+      environment:
+        description: Environment variables of its installation, for example C(PIP_INDEX_URL).
+        type: dict
+        default: {}
+      start_hook:
+        description:
+          - Script that the machine runs when it starts. It gets a line, and is made if there is none.
+          - Without it nothing starts supervisord after a restart of the machine.
+        type: path
+      control:
+        description: Where to put C(sglangctl), which operators use on the host, beside the one in O(state_dir).
+        type: path
   vmid:
     description:
       - Number of a container of the Proxmox node that the task runs on, in which all this is to be done.
@@ -100,7 +128,7 @@ attributes:
     description: Shows the unit file without the launch id; secrets are never shown.
     support: full
 notes:
-  - The host needs systemd as its first process.
+  - Where the first process of the host is not systemd, this brings supervisord.
 seealso:
   - module: gpuops.sglang.sglang_preflight
   - module: gpuops.sglang.sglang_health
@@ -161,10 +189,10 @@ instances:
       description: Main process of the service; 0 when there is none.
       type: int
     invocation:
-      description: systemd's id of this run of the service.
+      description: The supervisor's id of this run of the service.
       type: str
     restarts:
-      description: How often systemd has restarted the service by itself since the launch.
+      description: How often the supervisor has restarted the service by itself since the launch.
       type: int
     proved:
       description: Whether the launch was proved to serve.
@@ -195,6 +223,11 @@ verdicts:
   description: What was proved of each instance that serves, as M(gpuops.sglang.sglang_health) returns it.
   type: list
   elements: dict
+  returned: when O(state) starts something
+supervisor:
+  description: What of supervisord was put right; empty under systemd.
+  type: list
+  elements: str
   returned: when O(state) starts something
 started:
   description: Names of the instances of which a launch was started, also when it failed.
@@ -233,7 +266,10 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
 )
 from ansible_collections.gpuops.sglang.plugins.module_utils.instance_spec import SERVICE_SPEC, SecretiveModule
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import instance_problems
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import choose, supervisor
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.supervisord import Supervisord
+
+LOGIN = re.compile(r"://[^/\s:@]*:([^/\s]+)@")
 
 
 def main() -> None:
@@ -246,7 +282,7 @@ def main() -> None:
         if module.params["follow"]:
             result = runs.follow(**module.params["follow"])
         elif module.params["state"] == "gathered":
-            names = _names(module.params) or systemd.installed_instances()
+            names = _names(module.params) or supervisor().installed_instances()
             holding = [one.label for one in gpu.processes()]
             result = {"instances": service.gathered(names, Path(module.params["state_dir"])), "gpu_processes": holding}
         else:
@@ -273,6 +309,7 @@ def _change(module: SecretiveModule) -> dict:
         return {"changed": any(one["reasons"] for one in done), "instances": done}
     if asked["state"] == "rolled_back":
         plan, unlisted = service.rolled_back(names, state, asked["launch"], asked["share_gpus"]), []
+        lacking: list = []
     else:
         host = launch.Host(Path(asked["release"]), asked["user"], state, asked["drain_timeout"], asked["keep_launches"])
         restart = asked["state"] == "restarted"
@@ -281,7 +318,7 @@ def _change(module: SecretiveModule) -> dict:
         taken = ("accept_changes", "share_gpus", "plan", "reload_beside_docker")
         how = service.Asked(host, **{name: asked[name] for name in taken}, restart=restart, change=change)
         plan = service.started([launch.instance_of(entry) for entry in asked["instances"]], how)
-        unlisted = sorted(set(systemd.installed_instances()) - set(names))
+        unlisted = sorted(set(supervisor().installed_instances()) - set(names))
     if any(order.prepare for order in plan.orders):
         docker_gpus.refuse_reload(asked["reload_beside_docker"])
     for note in plan.notes:
@@ -290,8 +327,9 @@ def _change(module: SecretiveModule) -> dict:
         module.warn(f"instance '{name}' is on this host but not in sglang_server_instances: it is left as it is")
     run = runs.begin(plan.orders, state, health.Wait(stall=asked["stall_timeout"])) if change and plan.orders else None
     return {
-        "changed": any(one["reasons"] for one in plan.instances),
+        "changed": bool(lacking) or any(one["reasons"] for one in plan.instances),
         "instances": plan.instances,
+        "supervisor": lacking,
         "verdicts": plan.verdicts,
         "problems": plan.problems,
         "started": [order.instance for order in plan.orders if order.prepare] if run else [],
@@ -301,14 +339,27 @@ def _change(module: SecretiveModule) -> dict:
     }
 
 
+def _set_up(module: SecretiveModule) -> list:
+    """Bring supervisord into place where it is the supervisor, and return what lacked."""
+    used = supervisor()
+    if not (isinstance(used, Supervisord) and _names(module.params)):
+        return []
+    how = module.params["supervisord"]
+    how["environment"] = {name: str(value) for name, value in how["environment"].items()}
+    # as addresses of indexes have them
+    module.no_log_values.update(word for value in how["environment"].values() for word in LOGIN.findall(value))
+    lacking = used.set_up(how, not module.check_mode)
+    if lacking and not how["start_hook"] and not module.check_mode:
+        module.warn("nothing starts supervisord when this machine restarts: set sglang_server_start_hook")
+    return lacking
+
+
 def _names(asked: dict) -> list:
     return asked["names"] or [entry["name"] for entry in asked["instances"]]
 
 
 def _check_host(asked: dict) -> None:
-    if (_names(asked) or asked["state"] == "gathered") and not systemd.is_here():
-        first = Path("/proc/1/comm").read_text().strip()
-        raise Refused(f"the first process of this host is '{first}', not systemd: it can not supervise an instance")
+    choose(Path(asked["state_dir"]), asked["supervisor"])
     problems = instance_problems(asked["instances"]) if asked["state"] in ("started", "restarted") else []
     if asked["launch"] and len(_names(asked)) != 1:
         problems.append("'launch' is of one instance: name that one alone under 'names'")

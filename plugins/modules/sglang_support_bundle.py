@@ -68,7 +68,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.sglang.plugins.module_utils import support_bundle
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, require_root
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import supervisor
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import choose, supervisor
 
 
 def main() -> None:
@@ -86,6 +86,7 @@ def main() -> None:
     result = {"changed": True, "path": None, "size": None}
     try:
         require_root()
+        choose(state)
         known = support_bundle.instances(state)
         strange = sorted(set(asked["instances"]) - set(known))
         if strange:

@@ -30,8 +30,10 @@ import yaml
 from ansible import constants
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.gpuops.sglang.plugins.module_utils import processes
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Options
 from ansible_collections.gpuops.sglang.plugins.module_utils.schema_probe import describe
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import here, systemd
 from hypothesis import settings
 
 settings.register_profile("unit", deadline=None)  # a busy machine is no defect
@@ -198,6 +200,14 @@ def same_namespace(one: argparse.Namespace, other: argparse.Namespace) -> bool:
     return {key: plain(value) for key, value in vars(one).items()} == {
         key: plain(value) for key, value in vars(other).items()
     }
+
+
+@pytest.fixture(autouse=True)
+def _systemd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts have systemd, wherever the tests run."""
+    monkeypatch.setattr(systemd, "is_here", lambda: True)
+    monkeypatch.setattr(here, "_chosen", systemd)
+    monkeypatch.setattr(processes, "groups", None)
 
 
 @pytest.fixture(scope="session", params=VERSIONS)

@@ -566,6 +566,7 @@ def test_the_record_of_a_launch(supervisor: Supervisor, host: Host, instance: In
         "secrets": ["api_key"],
         "gpus": list(instance.gpus),
         "keep": 5,
+        "supervisor": "systemd",
         "number": 1,
     }
     assert (launch_folder(host, launch) / "unit").read_text() == unit_of()

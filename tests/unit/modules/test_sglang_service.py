@@ -22,8 +22,9 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Host, 
 from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import Order
 from ansible_collections.gpuops.sglang.plugins.module_utils.schema_probe import describe
 from ansible_collections.gpuops.sglang.plugins.module_utils.service import Plan
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import here, systemd
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import Identity
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.supervisord import Supervisord
 from ansible_collections.gpuops.sglang.plugins.modules import sglang_service
 from conftest import call_module, parser_of, run_module
 
@@ -84,6 +85,8 @@ class Machine:
     held: bool = False
     is_systemd: bool = True
     installed: list[str] = field(default_factory=list)
+    supervised: list[str] = field(default_factory=list)  # by supervisord
+    lacking: list[str] = field(default_factory=list)
 
     def made(self, name: str, result: Any, locked: bool = True) -> Any:
         """Return what notes a call; all that changes something is under the lock."""
@@ -119,6 +122,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(sglang_service, "require_root", lambda: None)
     monkeypatch.setattr(sglang_service, "only_one", made.only_one)
     monkeypatch.setattr(systemd, "is_here", lambda: made.is_systemd)
+    monkeypatch.setattr(Supervisord, "installed_instances", lambda self: made.supervised)
+    monkeypatch.setattr(Supervisord, "set_up", lambda self, how, change: made.made("set_up", made.lacking)(how, change))
     monkeypatch.setattr(systemd, "installed_instances", lambda: made.installed)
     monkeypatch.setattr(gpu, "device", lambda: None)
     monkeypatch.setattr(gpu, "processes", lambda: [GpuProcess(99, 9000, 1, None)])
@@ -278,12 +283,35 @@ def test_what_can_not_be_asked_for(machine: Machine, asked: dict[str, Any], why:
     assert machine.called == []
 
 
-def test_a_host_without_systemd_supervises_nothing(machine: Machine) -> None:
+def test_a_host_without_systemd_gets_supervisord(machine: Machine) -> None:
     machine.is_systemd = False
-    for asked in ({}, {"state": "gathered", "instances": None}, {"state": "stopped", "names": ["a"]}):
-        assert "not systemd: it can not supervise an instance" in machine.ask(**asked)["msg"]
-    assert machine.called == []
-    assert "failed" not in machine.ask(instances=[])
+    machine.lacking = ["supervisord does not run"]
+    machine.plan.instances = [{"name": "a", "launch": "L0", "reasons": []}]
+    for check_mode in (False, True):
+        result = machine.ask(_ansible_check_mode=check_mode, supervisord={"environment": {"PIP_INDEX_URL": "x"}})
+        assert result["changed"] and result["supervisor"] == machine.lacking
+        assert ("set sglang_server_start_hook" in "".join(result["warnings"])) == (not check_mode)
+        how = {"python": "/usr/bin/python3", "environment": {"PIP_INDEX_URL": "x"}, "start_hook": None, "control": None}
+        assert ("set_up", how, not check_mode) in machine.called
+    machine.lacking, machine.called = [], []
+    assert machine.ask(supervisord={"start_hook": "/onstart.sh"})["warnings"] == []
+    machine.called = []
+    for asked in ({"state": "stopped"}, {"state": "rolled_back"}, {"state": "gathered"}, {"instances": []}):
+        assert "failed" not in machine.ask(**asked)
+    assert "set_up" not in [name for name, *_ in machine.called]
+
+
+def test_which_supervisor_it_is(machine: Machine) -> None:
+    def used(**asked: Any) -> str:
+        machine.ask(state="gathered", **asked)
+        return here.supervisor().NAME
+
+    assert used() == "systemd" and used(supervisor="supervisord") == "supervisord"
+    machine.supervised = ["a"]
+    assert used() == "supervisord" and used(supervisor="systemd") == "systemd"
+    machine.supervised, machine.is_systemd = [], False
+    assert used() == "supervisord"
+    assert "not systemd: set sglang_server_supervisor to auto" in machine.ask(supervisor="systemd")["msg"]
 
 
 def test_what_is_returned_is_what_is_documented(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import run_module
+from ansible_collections.gpuops.sglang.plugins.modules import sglang_support_bundle
+from conftest import call_module, run_module
 
 LAUNCH = "20260101T000000Z-abcdef"
 NEVER = "never-to-be-seen"
@@ -36,7 +37,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_the_archive_is_reported(asked: dict[str, Any]) -> None:
-    result, _logged = run_module("sglang_support_bundle", asked)
+    result = call_module(sglang_support_bundle, asked)
     path = Path(result["path"])
     assert result["changed"] and result["size"] == path.stat().st_size
     assert path.parent == Path(asked["path"])

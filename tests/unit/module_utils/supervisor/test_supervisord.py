@@ -174,7 +174,9 @@ class Machine:
         return [line.text for line in self.supervisor.log_of(self.named(launch), 1000)]
 
     def is_ready(self) -> bool:
-        return self.identity.active == "active" and "ready" in self.log()
+        now = self.identity
+        told = self.supervisor.log_of(self.named("L1"), 1000, now.invocation)
+        return now.active == "active" and "ready" in [line.text for line in told]
 
     def daemon(self) -> int:
         path = self.supervisor.folder / "supervisord.pid"
