@@ -95,6 +95,11 @@ options:
       - Variables of every command that downloads, for example a proxy, C(UV_INDEX_URL) or C(UV_FIND_LINKS).
     type: dict
     default: {}
+  packages:
+    description: Packages of the distribution of which to tell whether they are installed.
+    type: list
+    elements: str
+    default: []
 attributes:
   check_mode:
     description: Says whether the release would be installed.
@@ -143,6 +148,11 @@ path:
 missing:
   description: Whether the release was not there before.
   type: bool
+  returned: success
+lacking_packages:
+  description: Which of O(packages) are not installed; none where the distribution is not Debian's kind.
+  type: list
+  elements: str
   returned: success
 packages:
   description: The exact packages of the release; empty while it is not installed.

@@ -14,17 +14,18 @@ from collections.abc import Iterator
 
 import connections  # noqa: F401 - brings Ansible's finder of collections, which must be before the first import of one
 import pytest
+import testinfra
 from debian_root import debian12, debian13, key  # noqa: F401 - fixtures
 from gpu_container import gpu_inventory, gpu_node  # noqa: F401 - fixtures
 from pct_backend import container
 from playbook_runs import deploy
-from servers import UNIT
-from standin import HOME, SERVERS, asked, is_proved
+from servers import here
+from standin import SERVERS, asked, is_proved
 from testinfra.host import Host
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from paths import RUN  # isort: skip
+from paths import RUN, SSH  # isort: skip
 
 OF_SERVERS = ("tests/lab/test_deploy.py", "tests/lab/test_health.py", "tests/lab/test_launch.py")
 IN_BOTH_CONTAINERS = ("test_connection_pct", "test_core_versions", "test_pct_container_info", "test_pct_exec")
@@ -32,7 +33,7 @@ IN_BOTH_CONTAINERS = ("test_connection_pct", "test_core_versions", "test_pct_con
 
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """The stand-in comes last, so that the real server is started again once."""
-    items.sort(key=lambda item: "standin" in item.fixturenames)
+    items.sort(key=lambda item: ("standin" in item.fixturenames, "rental" in item.name))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
@@ -87,12 +88,22 @@ def ct130(restored: None) -> Host:
     return container(130)
 
 
-@pytest.fixture
-def standin(ct130: Host) -> Iterator[Host]:
-    """The container with the stand-in in place of SGLang."""
-    ct130.run("rm -f %s/standin-next", HOME)
-    if not (SERVERS in ct130.run("cat /etc/systemd/system/%s", UNIT).stdout and is_proved(ct130)):
-        run = deploy("-l", "ct130", extra=asked())
+@pytest.fixture(scope="session")
+def rental() -> Iterator[Host]:
+    """The host without systemd, where nothing runs before and after the tests."""
+    yield testinfra.get_host("ssh://rental", ssh_config=str(SSH / "config"))
+    run = deploy("-l", "rental", extra={"sglang_server_state": "absent"})
+    assert run.status == 0, run
+
+
+@pytest.fixture(params=["ct130", "rental"])
+def standin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    """A host with the stand-in in place of SGLang: once under systemd, once under supervisord."""
+    host: Host = request.getfixturevalue(request.param)
+    monkeypatch.setattr(here, "name", request.param)
+    host.run("rm -f %s/standin-next", here.home)
+    if not (SERVERS in host.run("cat %s", here.unit).stdout and is_proved(host)):
+        run = deploy("-l", here.name, extra=asked())
         assert run.status == 0, run
-    yield ct130
-    ct130.run("rm -f %s/standin-next", HOME)
+    yield host
+    host.run("rm -f %s/standin-next", here.home)

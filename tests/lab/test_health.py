@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from playbook_runs import Run, deploy
-from servers import UNIT, launch, main_pid
-from standin import SERVERS, asked, converges, launch_in_unit
+from servers import UNIT, here, launch, main_pid
+from standin import SERVERS, asked, beside, converges, launch_in_unit
 from testinfra.host import Host
 
 pytestmark = pytest.mark.slow
@@ -22,14 +22,14 @@ KEY = "planted-9e41b2'\"key"
 
 
 def health(**extra: object) -> Run:
-    return deploy("-l", "ct130", playbook="playbooks/health.yml", extra={**asked(), **extra})
+    return deploy("-l", here.name, playbook="playbooks/health.yml", extra={**asked(), **extra})
 
 
 def test_the_page_of_a_host_that_is_as_deployed(standin: Host) -> None:
     before = main_pid(standin)
     run = health(sglang_health_requests=["chat", "structured_output"])
-    assert run.status == 0 and run.count("ct130", "changed") == 0, run
-    (row,) = (line.split() for line in run.output.splitlines() if line.split()[:2] == ["ct130", "tiny"])
+    assert run.status == 0 and run.count(here.name, "changed") == 0, run
+    (row,) = (line.split() for line in run.output.splitlines() if line.split()[:2] == [here.name, "tiny"])
     assert row[2] == launch(standin) and float(row[-2]) > 0 and row[-1] == "0"
     assert "[WARNING]" not in run.output
     assert main_pid(standin) == before
@@ -48,6 +48,7 @@ BY_HAND = {
 }
 
 
+@pytest.mark.parametrize("standin", ["ct130"], indirect=True)
 @pytest.mark.parametrize("what", BY_HAND)
 def test_what_was_changed_by_hand_is_told(standin: Host, what: str) -> None:
     command, words = BY_HAND[what]
@@ -61,7 +62,7 @@ def test_what_was_changed_by_hand_is_told(standin: Host, what: str) -> None:
 
 
 def test_a_package_of_the_release_that_was_edited_is_told(standin: Host) -> None:
-    found = standin.check_output("ls -d /opt/sglang/releases/*/venv/lib/python3*/site-packages/sglang/version.py")
+    found = standin.check_output("ls -d %s/releases/*/venv/lib/python3*/site-packages/sglang/version.py", here.root)
     path = found.split()[0]
     # another file in its place: the installer's cache and the other container have the same one
     standin.check_output("mv %s %s.kept && cp -p %s.kept %s && echo '# edited' >> %s", path, path, path, path, path)
@@ -74,25 +75,18 @@ def test_a_package_of_the_release_that_was_edited_is_told(standin: Host) -> None
 
 
 def test_a_server_that_somebody_started_beside_the_unit_is_told(standin: Host) -> None:
-    release = standin.check_output("ls -d /opt/sglang/releases/*/venv/bin/python").split()[0]
-    standin.check_output(
-        "systemd-run --unit=beside --setenv=PYTHONPATH=%s %s -m sglang.launch_server"
-        " --model-path /srv/lab/models/tiny-qwen3 --host 127.0.0.1 --port 30088",
-        SERVERS,
-        release,
-    )
-    try:
+    release = standin.check_output("ls -d %s/releases/*/venv/bin/python", here.root).split()[0]
+    command = f"{release} -m sglang.launch_server --model-path /srv/lab/models/tiny-qwen3 --host 127.0.0.1 --port 30088"
+    with beside(standin, f"env PYTHONPATH={SERVERS} {command}"):
         run = health()
         assert "nobody supervises it: process" in run.output and "--port 30088" in run.output, run
-    finally:
-        standin.check_output("systemctl stop beside; systemctl reset-failed beside || true")
 
 
 def test_a_support_bundle_has_the_facts_and_no_secret(standin: Host, tmp_path: Path) -> None:
     secret = asked(secrets={"api_key": KEY, "HF_TOKEN": KEY})
-    assert deploy("-l", "ct130", extra=secret).status == 0
+    assert deploy("-l", here.name, extra=secret).status == 0
     extra = {**secret, "support_bundle_folder": str(tmp_path)}
-    run = deploy("-l", "ct130", playbook="playbooks/support_bundle.yml", extra=extra)
+    run = deploy("-l", here.name, playbook="playbooks/support_bundle.yml", extra=extra)
     assert run.status == 0, run
     (archive,) = tmp_path.glob("*.tar.gz")
     assert str(archive) in run.output, run
@@ -100,6 +94,6 @@ def test_a_support_bundle_has_the_facts_and_no_secret(standin: Host, tmp_path: P
         texts = {one.name: read.read().decode() for one in files if (read := files.extractfile(one))}
     assert texts and all("planted-9e41b2" not in text for text in texts.values())
     everything = "".join(texts.values())
-    for fact in (launch_in_unit(standin), "fired up and ready", "Type=exec", "MemTotal"):
+    for fact in (launch_in_unit(standin), "fired up and ready", "MainPID=", "MemTotal"):
         assert fact in everything, sorted(texts)
     converges(standin)

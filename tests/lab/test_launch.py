@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpuops contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A deployment that can not lie and that nothing leaves half done, with the stand-in server on real systemd.
+"""A deployment that can not lie and that nothing leaves half done, with the stand-in server under real supervisors.
 
 What a real SGLang does is told by test_deploy.py; here are the many repetitions.
 """
@@ -20,14 +20,13 @@ from typing import Any
 import pytest
 from pct_backend import container
 from playbook_runs import PLAYBOOK, PROJECT, begin, deploy, environment, eventually, interrupted
-from servers import GET, UNIT, launch, main_pid, serves
+from servers import GET, UNIT, here, launch, log_of, main_pid, said, serves
 from standin import (
-    HOME,
     INSTANCE,
-    LAUNCHES,
     RESTART,
     SERVERS,
     asked,
+    beside,
     converges,
     is_proved,
     launch_in_unit,
@@ -58,66 +57,60 @@ def test_what_does_not_serve_as_asked_is_told_and_gives_way_to_what_served(stand
     before = launch(standin)
     origin = record(standin).get("again") or before
     next_start(standin, FAULT=fault)
-    run = deploy("-l", "ct130", extra={**asked(), **RESTART, "sglang_server_stall_timeout": 8})
+    run = deploy("-l", here.name, extra={**asked(), **RESTART, "sglang_server_stall_timeout": 8})
     assert run.status != 0
     assert words in run.output, run
     assert serves(standin) and launch(standin) != before
     assert record(standin)["again"] == origin
     assert f"Serving now: what launch {before} was, as launch {launch(standin)}, which was proved." in run.output, run
     # evidence and log are of the launch that failed
-    newest = standin.check_output("ls --sort=time %s/*/failure.json", LAUNCHES).split()[0]
+    newest = standin.check_output("ls --sort=time %s/*/failure.json", here.launches).split()[0]
     failed = Path(newest).parent.name
     assert failed not in (before, launch(standin)) and failed in run.output, run
     told = run.output.split("[ERROR]")[1].split("Serving now: ")[0]
     assert before not in told and launch(standin) not in told
-    kept = standin.check_output("cat %s/%s/failure.log", LAUNCHES, failed)
+    kept = standin.check_output("cat %s/%s/failure.log", here.launches, failed)
     assert kept and before not in kept
 
 
 def test_a_key_that_is_not_asked_for_is_told(standin: Host) -> None:
     secret = asked(secrets={"api_key": KEY})
     next_start(standin, FAULT="no_key")
-    run = deploy("-l", "ct130", extra=secret)
+    run = deploy("-l", here.name, extra=secret)
     assert run.status != 0 and "answers without the API key" in run.output, run
     assert KEY not in run.output.replace(json.dumps(secret), "")
-    honest = deploy("-l", "ct130", extra=secret)
+    honest = deploy("-l", here.name, extra=secret)
     assert honest.status == 0 and standin.run("python3 -c %s http://127.0.0.1:30000/v1/models", GET).rc != 0, honest
     converges(standin)
 
 
-def squatter(host: Host, port: int) -> None:
-    host.check_output("systemd-run --unit=squatter python3 %s/squatter.py %s", SERVERS, str(port))
+def squatter(host: Host, port: int) -> contextlib.AbstractContextManager[None]:
+    return beside(host, f"python3 {SERVERS}/squatter.py {port}")
 
 
 def test_a_squatter_that_answers_200_to_everything_is_named(standin: Host) -> None:
     before = launch(standin)
-    squatter(standin, 30077)
-    try:
-        run = deploy("-l", "ct130", extra=asked(port=30077))
+    with squatter(standin, 30077):
+        run = deploy("-l", here.name, extra=asked(port=30077))
         assert run.status != 0
         assert "port 30077 is held by process" in run.output, run
         for part in ("of user root", "squatter.py 30077", ", for "):
             assert part in run.output, run
         assert launch(standin) == before, "the running server was touched"
-    finally:
-        standin.check_output("systemctl stop squatter")
 
 
 def test_a_port_that_is_taken_while_the_server_loads(standin: Host) -> None:
     """SGLang says that it is fired up, and owns no port."""
     before = launch(standin)
     next_start(standin, LOAD_SECONDS=12)
-    process = begin("-l", "ct130", extra=asked(port=30077))
+    process = begin("-l", here.name, extra=asked(port=30077))
     assert eventually(lambda: loads(standin, before), 60)
-    squatter(standin, 30077)
-    try:
+    with squatter(standin, 30077):
         output, _ = process.communicate()
         assert process.returncode != 0
         assert "port 30077 is held by process" in output and "squatter.py" in output, output[-4000:]
         assert "Serving now: what launch" in output, output[-4000:]
         assert serves(standin) and launch(standin) != before
-    finally:
-        standin.check_output("systemctl stop squatter")
     converges(standin)
 
 
@@ -127,7 +120,7 @@ LOADS = "Load weight begin"
 def loads(host: Host, before: str) -> bool:
     """Tell whether a launch after `before` loads its weights."""
     now = launch_in_unit(host)
-    return now != before and LOADS in host.run("journalctl --no-pager --output=cat GPUOPS_LAUNCH=%s", now).stdout
+    return now != before and LOADS in log_of(host, now)
 
 
 def family(pid: int) -> list[int]:
@@ -141,7 +134,7 @@ def family(pid: int) -> list[int]:
 def test_a_controller_that_is_killed_leaves_a_host_that_serves(standin: Host, when: str, fails: bool) -> None:
     before = launch(standin)
     next_start(standin, LOAD_SECONDS=8, **({"FAULT": "dies_loading"} if fails else {}))
-    process = begin("-l", "ct130", extra={**asked(), **RESTART})
+    process = begin("-l", here.name, extra={**asked(), **RESTART})
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("TASK") and "Run the instances" in line:
@@ -162,7 +155,7 @@ def test_a_controller_that_is_killed_leaves_a_host_that_serves(standin: Host, wh
 def test_a_connection_that_is_cut_is_made_again(standin: Host) -> None:
     before = launch(standin)
     next_start(standin, LOAD_SECONDS=10)
-    process = begin("-l", "ct130", extra={**asked(), **RESTART})
+    process = begin("-l", here.name, extra={**asked(), **RESTART})
     assert eventually(lambda: loads(standin, before), 60)
     assert eventually(lambda: ssh_cut(process), 10)
     output, _ = process.communicate()
@@ -181,9 +174,10 @@ def ssh_cut(process: subprocess.Popen[str]) -> bool:
 
 
 @pytest.mark.stops_a_container
+@pytest.mark.parametrize("standin", ["ct130"], indirect=True)
 def test_a_container_that_is_stopped_in_the_middle(standin: Host) -> None:
     next_start(standin, LOAD_SECONDS=10)
-    process = begin("-l", "ct130", extra={**asked(), **RESTART})
+    process = begin("-l", here.name, extra={**asked(), **RESTART})
     before = launch(standin)
     assert eventually(lambda: loads(standin, before), 60)
     for action in ("stop", "start"):
@@ -196,36 +190,36 @@ def test_a_container_that_is_stopped_in_the_middle(standin: Host) -> None:
 
 def test_two_deployments_at_once(standin: Host) -> None:
     next_start(standin, LOAD_SECONDS=25)
-    first = begin("-l", "ct130", extra={**asked(), **RESTART})
+    first = begin("-l", here.name, extra={**asked(), **RESTART})
     before = launch(standin)
     assert eventually(lambda: launch_in_unit(standin) != before, 60)
-    second = deploy("-l", "ct130", extra=asked())
+    second = deploy("-l", here.name, extra=asked())
     output, _ = first.communicate()
     assert first.returncode == 0, output[-4000:]
-    assert second.status == 0 and second.count("ct130", "changed") == 0, second
+    assert second.status == 0 and second.count(here.name, "changed") == 0, second
     assert "still starts instances on this host, for " in second.output, second
 
 
 def test_a_disk_that_is_full_touches_nothing(standin: Host) -> None:
     before, pid = launch(standin), main_pid(standin)
-    standin.check_output("cp -a %s /tmp/kept && mount -t tmpfs -o size=64k tmpfs %s", LAUNCHES, LAUNCHES)
+    standin.check_output("cp -a %s /tmp/kept && mount -t tmpfs -o size=64k tmpfs %s", here.launches, here.launches)
     try:
-        standin.check_output("cp -a /tmp/kept/%s %s/", before, LAUNCHES)
-        standin.run("dd if=/dev/zero of=%s/filler bs=1k", LAUNCHES)
-        run = deploy("-l", "ct130", extra={**asked(), **RESTART})
+        standin.check_output("cp -a /tmp/kept/%s %s/", before, here.launches)
+        standin.run("dd if=/dev/zero of=%s/filler bs=1k", here.launches)
+        run = deploy("-l", here.name, extra={**asked(), **RESTART})
         assert run.status != 0 and "No space left on device" in run.output, run
         assert main_pid(standin) == pid and launch(standin) == before, "the running server was touched"
     finally:
-        standin.check_output("umount %s; rm -rf /tmp/kept", LAUNCHES)
+        standin.check_output("umount %s; rm -rf /tmp/kept", here.launches)
     converges(standin)
 
 
 def test_a_server_that_ignores_sigterm_is_ended(standin: Host) -> None:
     drain = {"sglang_server_drain_timeout": 1}
     next_start(standin, FAULT="ignores_sigterm")
-    assert deploy("-l", "ct130", extra={**asked(), **drain}).status == 0
+    assert deploy("-l", here.name, extra={**asked(), **drain}).status == 0
     before, pid = launch(standin), main_pid(standin)
-    run = deploy("-l", "ct130", extra={**asked(), **drain, **RESTART})
+    run = deploy("-l", here.name, extra={**asked(), **drain, **RESTART})
     assert run.status == 0 and launch(standin) != before, run
     assert standin.run("kill -0 %s", str(pid)).rc != 0
 
@@ -238,7 +232,7 @@ def scheduler(host: Host) -> str:
 def test_a_scheduler_that_is_killed_while_it_loads(standin: Host) -> None:
     before = launch(standin)
     next_start(standin, LOAD_SECONDS=10)
-    process = begin("-l", "ct130", extra={**asked(), **RESTART})
+    process = begin("-l", here.name, extra={**asked(), **RESTART})
     assert eventually(lambda: loads(standin, before), 60)
     standin.check_output("kill -9 %s", scheduler(standin))
     output, _ = process.communicate()
@@ -258,42 +252,44 @@ def test_a_server_that_hangs_is_restarted_by_its_supervisor(standin: Host) -> No
     before, pid = launch(standin), main_pid(standin)
     standin.check_output("kill -STOP %s", scheduler(standin))
     assert standin.run("python3 -c %s http://127.0.0.1:30000/v1/models", GET).rc == 0
-    hung = deploy("-l", "ct130", playbook="playbooks/health.yml", extra={**asked(), "sglang_health_timeout": 5})
+    hung = deploy("-l", here.name, playbook="playbooks/health.yml", extra={**asked(), "sglang_health_timeout": 5})
     assert hung.status != 0 and "it hangs" in hung.output, hung
     assert eventually(lambda: main_pid(standin) not in (0, pid) and serves(standin), 240)
     assert launch(standin) == before
-    assert "watchdog" in standin.check_output("journalctl --no-pager --output=cat GPUOPS_LAUNCH=%s", before)
-    seen = deploy("-l", "ct130", playbook="playbooks/health.yml", extra=asked())
+    assert "the server hangs and is ended" in log_of(standin, before)
+    seen = deploy("-l", here.name, playbook="playbooks/health.yml", extra=asked())
     assert seen.status == 0, seen
 
 
 def test_a_deployment_replaces_a_server_that_hangs(standin: Host) -> None:
     before = launch(standin)
     standin.check_output("kill -STOP %s", scheduler(standin))
-    run = deploy("-l", "ct130", extra=asked())
+    run = deploy("-l", here.name, extra=asked())
     assert run.status == 0 and launch(standin) != before, run
 
 
 def test_a_configuration_error_is_not_tried_again_and_again(standin: Host) -> None:
     next_start(standin, FAULT="exit:2")
-    standin.run("systemctl restart %s", UNIT)
+    standin.run(f"systemctl restart {UNIT}" if here.systemd else "sglangctl restart sglang-tiny")
     # while it waits for another start a unit is 'activating'
-    assert eventually(lambda: standin.run("systemctl is-failed %s", UNIT).stdout.strip() == "failed", 30)
-    assert standin.check_output("systemctl show --property=NRestarts --value %s", UNIT) == "0"
+    assert eventually(lambda: said(standin, "ActiveState") == "failed", 30)
+    assert said(standin, "NRestarts") == "0"
     converges(standin)
 
 
-def test_a_journal_that_was_rotated_away(standin: Host) -> None:
-    standin.check_output("journalctl --rotate && journalctl --vacuum-time=1s")
-    assert standin.run("journalctl --no-pager GPUOPS_LAUNCH=%s", launch(standin)).stdout.count("fired up") == 0
+def test_a_log_that_was_rotated_away(standin: Host) -> None:
+    gone = f"rm {here.launches}/{launch(standin)}/log"
+    standin.check_output("journalctl --rotate && journalctl --vacuum-time=1s" if here.systemd else gone)
+    assert "fired up" not in log_of(standin, launch(standin))
     converges(standin)
 
 
 def on_node(*words: str) -> dict[str, Any]:
-    """What the module answers on the node for container 130."""
+    """What the module answers on the node for container 130, or on the host itself."""
+    host, *more = ["pve-kpro5", "vmid=130"] if here.systemd else [here.name, f"state_dir={here.state}"]
     done = subprocess.run(
-        [str(PLAYBOOK.with_name("ansible")), "pve-kpro5", "--module-name", "gpuops.sglang.sglang_service",
-         "--args", " ".join(["vmid=130", *words])],
+        [str(PLAYBOOK.with_name("ansible")), host, "--module-name", "gpuops.sglang.sglang_service",
+         "--args", " ".join([*more, *words])],
         cwd=PROJECT, env={**environment(), "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -306,35 +302,36 @@ def test_the_server_comes_back_after_kill_9(standin: Host) -> None:
     before = main_pid(standin)
     standin.check_output("kill -9 %s", str(before))
     assert eventually(lambda: main_pid(standin) not in (0, before) and serves(standin), 60)
-    again = deploy("-l", "ct130", extra=asked())
-    assert again.status == 0 and again.count("ct130", "changed") == 0, again
+    again = deploy("-l", here.name, extra=asked())
+    assert again.status == 0 and again.count(here.name, "changed") == 0, again
 
 
 @pytest.mark.stops_a_container
+@pytest.mark.parametrize("standin", ["ct130"], indirect=True)
 def test_the_server_comes_back_with_its_container(standin: Host) -> None:
     for action in ("stop", "start"):
         done = standin.backend.run_ssh(f"pct {action} 130")
         assert done.rc == 0, done
         if action == "stop":
-            refused = deploy("-l", "ct130", extra=asked())
-            assert refused.status != 0 and refused.count("ct130", "unreachable") == 1, refused
+            refused = deploy("-l", here.name, extra=asked())
+            assert refused.status != 0 and refused.count(here.name, "unreachable") == 1, refused
             assert "container 130" in refused.output and "pct start 130" in refused.output, refused
     assert eventually(lambda: serves(standin), 120)
-    again = deploy("-l", "ct130", extra=asked())
-    assert again.status == 0 and again.count("ct130", "changed") == 0, again
+    again = deploy("-l", here.name, extra=asked())
+    assert again.status == 0 and again.count(here.name, "changed") == 0, again
 
 
 @pytest.mark.parametrize("after", [0.3, 1.5])
 def test_a_start_whose_playbook_is_interrupted(standin: Host, after: float) -> None:
     next_start(standin, LOAD_SECONDS=4)
-    run = interrupted("Run the instances", after, "-l", "ct130", extra={**asked(), **RESTART})
+    run = interrupted("Run the instances", after, "-l", here.name, extra={**asked(), **RESTART})
     assert run.status != 0, run
     converges(standin)
 
 
 def test_an_interrupted_look_changes_nothing(standin: Host) -> None:
     before = main_pid(standin)
-    run = interrupted("Run the instances", 0.5, "-l", "ct130", extra=asked())
+    run = interrupted("Run the instances", 0.5, "-l", here.name, extra=asked())
     assert run.status != 0, run
     assert eventually(lambda: "sglang_service" not in standin.check_output("ps -eo args"), 60)
     assert main_pid(standin) == before
@@ -344,9 +341,9 @@ def test_an_interrupted_look_changes_nothing(standin: Host) -> None:
 
 def test_a_first_launch_that_fails_leaves_nothing_to_return_to(standin: Host) -> None:
     assert on_node("state=absent", "names=tiny")["changed"]
-    standin.check_output("mkdir -p %s", HOME)
+    standin.check_output("mkdir -p %s", here.home)
     next_start(standin, FAULT="dies_loading")
-    run = deploy("-l", "ct130", extra=asked())
+    run = deploy("-l", here.name, extra=asked())
     assert run.status != 0 and "the server ended while loading weights" in run.output, run
     assert "Serving now: nothing that was proved; there is no earlier launch to return to" in run.output, run
     assert not serves(standin)
@@ -356,20 +353,20 @@ def test_a_first_launch_that_fails_leaves_nothing_to_return_to(standin: Host) ->
 def test_an_operator_returns_to_the_launch_before_and_to_a_named_one(standin: Host) -> None:
     first = record(standin).get("again") or launch(standin)
     changed = asked(args={**INSTANCE["args"], "max_running_requests": 4})
-    assert deploy("-l", "ct130", extra=changed).status == 0
+    assert deploy("-l", here.name, extra=changed).status == 0
     second = launch(standin)
-    back = deploy("-l", "ct130", playbook="playbooks/rollback.yml", extra=asked())
-    assert back.status == 0 and back.count("ct130", "changed") == 1, back
+    back = deploy("-l", here.name, playbook="playbooks/rollback.yml", extra=asked())
+    assert back.status == 0 and back.count(here.name, "changed") == 1, back
     assert record(standin)["again"] == first and launch(standin) in back.output
     named = {**asked(), "sglang_server_rollback_launch": second}
-    assert deploy("-l", "ct130", playbook="playbooks/rollback.yml", extra=named).status == 0
+    assert deploy("-l", here.name, playbook="playbooks/rollback.yml", extra=named).status == 0
     assert record(standin)["again"] == second
-    here = launch(standin)
+    now = launch(standin)
     next_start(standin, FAULT="dies_loading")
-    failed = deploy("-l", "ct130", playbook="playbooks/rollback.yml", extra=asked())
-    assert failed.status != 0 and f"Serving now: what launch {here} was" in failed.output, failed
+    failed = deploy("-l", here.name, playbook="playbooks/rollback.yml", extra=asked())
+    assert failed.status != 0 and f"Serving now: what launch {now} was" in failed.output, failed
     named["sglang_server_rollback_launch"] = "x"
-    wrong = deploy("-l", "ct130", playbook="playbooks/rollback.yml", extra=named)
+    wrong = deploy("-l", here.name, playbook="playbooks/rollback.yml", extra=named)
     assert wrong.status != 0 and "launch x of instance 'tiny' is not kept" in wrong.output, wrong
     converges(standin)
 
@@ -384,7 +381,7 @@ def test_states_of_an_instance_on_its_node(standin: Host) -> None:
     (there,) = on_node("state=gathered", "names=tiny")["instances"]
     assert there["service"] == "inactive (dead)" and not there["enabled"] and there["main_pid"] == 0
     assert on_node("state=absent", "names=tiny")["changed"]
-    assert not standin.file(f"/etc/systemd/system/{UNIT}").exists and not standin.file(LAUNCHES).exists
+    assert not standin.file(here.unit).exists and not standin.file(here.launches).exists
     assert not on_node("state=absent", "names=tiny")["changed"]
     assert on_node("state=gathered")["instances"] == []
     converges(standin)
@@ -407,21 +404,22 @@ def gpu(standin: Host) -> Iterator[Host]:
         run("rm -f /usr/local/bin/nvidia-smi /run/standin-gpu-apps")
 
 
+@pytest.mark.parametrize("standin", ["ct130"], indirect=True)
 def test_a_forgotten_process_on_the_gpu_is_named_before_anything_is_stopped(gpu: Host) -> None:
     before, pid = launch(gpu), main_pid(gpu)
-    run = deploy("-l", "ct130", extra={**asked(), **RESTART})
+    run = deploy("-l", here.name, extra={**asked(), **RESTART})
     assert run.status != 0, run
     assert main_pid(gpu) == pid and launch(gpu) == before, "the running server was touched"
     for part in ("its GPU is held by", "40960 MiB of GPU 0", "Nothing was stopped", "in container 129"):
         assert part in run.output, run
-    shared = deploy("-l", "ct130", extra={**asked(), **RESTART, "sglang_server_share_gpus": True})
+    shared = deploy("-l", here.name, extra={**asked(), **RESTART, "sglang_server_share_gpus": True})
     assert shared.status == 0 and launch(gpu) != before, shared
     assert container(129).check_output("systemctl is-active %s", UNIT) == "active", "what is not ours was ended"
 
 
 def test_progress_is_shown_line_by_line(standin: Host) -> None:
     next_start(standin, LOAD_SECONDS=15, SHARDS=10)
-    run = deploy("-l", "ct130", extra={**asked(), **RESTART})
+    run = deploy("-l", here.name, extra={**asked(), **RESTART})
     assert run.status == 0, run
     shown = [line for line in run.output.splitlines() if line.startswith("ct130 | tiny: ")]
     assert any("loading weights, shard " in line and " of 10, for " in line for line in shown), run
