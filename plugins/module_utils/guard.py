@@ -330,7 +330,7 @@ class Guard:
         def begin(argv: list[str], **more: str) -> subprocess.Popen[bytes]:
             return subprocess.Popen(
                 argv, env={**environment, **more}, stdin=subprocess.DEVNULL, stdout=self.input, stderr=self.input,
-                start_new_session=True, umask=0o077, preexec_fn=last, **(own if os.geteuid() == 0 else {}),
+                start_new_session=True, umask=0o077, preexec_fn=last, **own,
             )  # fmt: skip
 
         server = begin(self.unit["start"][0])

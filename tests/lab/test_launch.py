@@ -321,6 +321,50 @@ def test_the_server_comes_back_with_its_container(standin: Host) -> None:
     assert again.status == 0 and again.count(here.name, "changed") == 0, again
 
 
+def lose_machine(host: Host) -> None:
+    """What is left when a machine is gone: its disk."""
+    daemon = host.check_output("cat %s/.supervisor/supervisord.pid", here.state)
+    host.check_output("kill -9 %s %s", daemon, said(host, "GuardPID"))
+    assert eventually(lambda: not serves(host), 30)
+
+
+@pytest.mark.parametrize("standin", ["rental"], indirect=True)
+def test_the_server_comes_back_with_its_machine(standin: Host) -> None:
+    before = launch(standin)
+    lose_machine(standin)
+    standin.check_output("/workspace/onstart.sh >/dev/null 2>&1")
+    assert eventually(lambda: serves(standin), 60)
+    again = deploy("-l", here.name, extra=asked())
+    assert again.status == 0 and again.count(here.name, "changed") == 0 and launch(standin) == before, again
+
+
+@pytest.mark.parametrize("standin", ["rental"], indirect=True)
+def test_a_machine_that_is_made_anew_around_its_volume(standin: Host) -> None:
+    lose_machine(standin)
+    # another user takes the number of the old one
+    standin.check_output("userdel sglang && useradd --system filler && rm /usr/local/bin/sglangctl")
+    try:
+        run = deploy("-l", here.name, extra=asked())
+        assert run.status == 0 and serves(standin), run
+        assert standin.file(here.home).user == "sglang" and standin.file("/usr/local/bin/sglangctl").exists
+    finally:
+        standin.run("userdel filler")
+    converges(standin)
+
+
+@pytest.mark.parametrize("standin", ["rental"], indirect=True)
+def test_a_server_goes_on_without_supervisord_which_comes_back(standin: Host) -> None:
+    pid, daemon = main_pid(standin), standin.check_output("cat %s/.supervisor/supervisord.pid", here.state)
+    standin.check_output("kill -9 %s", daemon)
+    run = deploy("-l", here.name, extra=asked())
+    assert run.status == 0 and run.count(here.name, "changed") == 1, run
+    assert main_pid(standin) == pid and serves(standin)
+    converges(standin)
+    assert main_pid(standin) == pid
+    again = deploy("-l", here.name, extra={**asked(), **RESTART})
+    assert again.status == 0 and main_pid(standin) != pid, again
+
+
 @pytest.mark.parametrize("after", [0.3, 1.5])
 def test_a_start_whose_playbook_is_interrupted(standin: Host, after: float) -> None:
     next_start(standin, LOAD_SECONDS=4)

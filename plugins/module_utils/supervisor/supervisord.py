@@ -349,7 +349,7 @@ class Supervisord:
             self.folder / "hook": (hook, 0o644),
         }
         files |= {Path(path): (script, 0o755) for path in (self.folder / "sglangctl", control) if path}
-        lacking = [] if self.runs() or self._is_installed() else [f"supervisord {VERSION} is not installed"]
+        lacking = [] if self._is_installed() else [f"supervisord {VERSION} is not installed"]
         if lacking and change:
             self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             what = f"supervisor=={VERSION}"
@@ -371,6 +371,10 @@ class Supervisord:
         return lacking
 
     def _is_installed(self) -> bool:
+        if not any(self.venv.glob(f"lib/python3*/site-packages/supervisor-{VERSION}.dist-info")):
+            return False
+        if self.runs():
+            return True
         try:
             return run([str(self.venv / "bin/supervisord"), "--version"]).stdout.strip() == VERSION
         except OSError:

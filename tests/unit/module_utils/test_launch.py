@@ -25,14 +25,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.sglang.plugins.module_utils import guard, sockets
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
-from ansible_collections.gpuops.sglang.plugins.module_utils import sockets
 from ansible_collections.gpuops.sglang.plugins.module_utils import watch as watch_module
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Comparison, Host, Instance, Prepared
 from ansible_collections.gpuops.sglang.plugins.module_utils.schema_probe import describe
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import here, systemd
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import STOPS, Identity, launch_of
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.supervisord import Supervisord
 from conftest import parser_of, schema_of
 
 SCHEMA = describe(parser_of("0.5.23"))
@@ -1051,3 +1052,52 @@ def test_the_first_verdict_is_kept(supervisor: Supervisor, host: Host, instance:
     launches.keep_verdict(host.state, "a", launch, {"tokens": 9})
     path = host.launch_folder("a", launch) / "verdict.json"
     assert json.loads(path.read_text()) == {"tokens": 8}
+
+
+def test_a_launch_under_supervisord(
+    supervisor: Supervisor, host: Host, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = start(instance, host)
+    used = Supervisord(host.state)
+    monkeypatch.setattr(here, "_chosen", used)
+    assert "another supervisor" in str(launches.again_problem(host.state, "a", earlier))
+    assert launches.compare(instance, host, SCHEMA).reasons == ("not installed",)
+    prepared = launches.prepare(instance, host, SCHEMA, {})
+    used.install("a", prepared.unit)
+    found = launches.compare(instance, host, SCHEMA)
+    assert found.reasons == ("service is inactive (dead)",) and found.before == found.after
+    folder = launch_folder(host, prepared.launch)
+    record = json.loads((folder / "launch.json").read_text())
+    unit = guard.parse(used.read_unit("a"))
+    assert unit["start"] == [record["argv"]] and dict(unit["variable"])["SGLANG_LAUNCH_ID"] == prepared.launch
+    assert unit["kill-after"] == [[str(host.drain + STOPS)]]
+    assert (folder / "guard.py").read_text() == Path(guard.__file__).read_text()
+    assert launches.record_of(host.state, "a")["supervisor"] == "supervisord"
+    assert SECRET not in used.read_unit("a")
+    # without a release neither side has the arguments
+    bare = launches.compare(dataclasses.replace(instance, args={}), host, None)
+    assert bare.after.startswith(bare.before) and "tp-size" not in bare.before
+    (host.release / "venv/bin").mkdir(parents=True)
+    (host.release / "venv/bin/python").touch()
+    again = launches.prepare_again(host.state, "a", prepared.launch)
+    assert again.unit == prepared.unit.replace(prepared.launch, again.launch)
+
+
+def test_a_home_from_another_machine_is_the_users_again(
+    supervisor: Supervisor, host: Host, instance: Instance, tmp_path: Path
+) -> None:
+    """The user may have another number there, and a link of the server leads nowhere."""
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    start(instance, host)
+    home, outside = host.home("a"), tmp_path / "outside"
+    outside.touch()
+    (home / "cache/deep").mkdir(parents=True)
+    (home / "cache/deep/file").touch()
+    (home / "link").symlink_to(outside)
+    for path in (home, home / "cache", home / "cache/deep", home / "cache/deep/file"):
+        os.chown(path, 4711, 4711)
+    start(instance, host)
+    uid = pwd.getpwnam(USER).pw_uid
+    assert {path.lstat().st_uid for path in (home, *home.rglob("*"))} == {uid}
+    assert outside.stat().st_uid == 0
