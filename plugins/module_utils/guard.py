@@ -26,6 +26,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -209,7 +210,8 @@ class Guard:
         """Write down what has changed."""
         self.state.update({name: str(value) for name, value in changed.items()})
         lines = "".join(f"{name}={value}\n" for name, value in self.state.items())
-        os.pwrite(self.file, lines.encode().ljust(SIZE - 1) + b"\n", 0)
+        with contextlib.suppress(OSError):  # the server goes on
+            os.pwrite(self.file, lines.encode().ljust(SIZE - 1) + b"\n", 0)
 
     def run(self) -> int:
         """Guard the server until its end, and return its exit status."""
@@ -393,5 +395,17 @@ class Guard:
         return again
 
 
+def main() -> None:
+    """Guard, and end as one that was killed where this fails beside a server: supervisord starts another one then."""
+    guard = Guard(Path(sys.argv[1]), Path(sys.argv[2]))
+    try:
+        sys.exit(guard.run())
+    except Exception:
+        traceback.print_exc()
+        if guard.main:
+            os.kill(os.getpid(), signal.SIGKILL)
+        sys.exit(1)
+
+
 if __name__ == "__main__":
-    sys.exit(Guard(Path(sys.argv[1]), Path(sys.argv[2])).run())
+    main()
