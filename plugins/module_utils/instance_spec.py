@@ -50,7 +50,7 @@ SERVICE_SPEC = {
     "awaited_models": {"type": "list", "elements": "str", "default": []},
     "keep_launches": {"type": "int", "default": 5},
     "supervisor": {"type": "str", "choices": ["auto", "systemd", "supervisord"], "default": "auto"},
-    "supervisord": {"type": "dict", "default": {}, "options": SUPERVISORD, "apply_defaults": True},
+    "supervisord": {"type": "dict", "options": SUPERVISORD, "apply_defaults": True},
     "vmid": {"type": "int"},
     "follow": {"type": "dict"},
 }

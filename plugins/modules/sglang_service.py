@@ -94,7 +94,6 @@ options:
   supervisord:
     description: How supervisord comes to a host on which it is the supervisor. It is kept in O(state_dir).
     type: dict
-    default: {}
     suboptions:
       python:
         description: Interpreter of the host that its venv is made with.

@@ -293,6 +293,7 @@ def test_a_host_without_systemd_gets_supervisord(machine: Machine) -> None:
         assert ("set sglang_server_start_hook" in "".join(result["warnings"])) == (not check_mode)
         how = {"python": "/usr/bin/python3", "environment": {"PIP_INDEX_URL": "x"}, "start_hook": None, "control": None}
         assert ("set_up", how, not check_mode) in machine.called
+    assert machine.ask()["supervisor"] == machine.lacking
     machine.lacking, machine.called = [], []
     assert machine.ask(supervisord={"start_hook": "/onstart.sh"})["warnings"] == []
     machine.called = []
