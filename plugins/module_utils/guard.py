@@ -156,10 +156,16 @@ class Log:
         *lines, self.rest = (self.rest + data).split(b"\n")
         if self.rest and (not data or len(self.rest) > LINE):
             lines, self.rest = [*lines, self.rest], b""
-        if lines and not self.path.exists():  # somebody has removed it
+        if lines and not self._is_in_place():  # somebody has removed it
             self._open()
         for line in lines:
             self._write(line, invocation)
+
+    def _is_in_place(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self.file), os.stat(self.path))
+        except OSError:
+            return False
 
     def say(self, text: str) -> None:
         """Write a line of the guard's own."""
