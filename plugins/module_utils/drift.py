@@ -10,7 +10,8 @@ from itertools import zip_longest
 from pathlib import Path
 
 from ansible_collections.gpuops.sglang.plugins.module_utils.release_record import changes
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.systemd import Identity, drop_ins
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import supervisor
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import Identity
 
 SHOWN = 5  # changes of one thing
 WAY = "what is to stay belongs into sglang_server_instances"

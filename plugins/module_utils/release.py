@@ -21,7 +21,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -110,6 +110,14 @@ def python_version(python: str) -> str:
     if done.returncode != 0:
         raise Refused(f"the interpreter {python} does not work: {' | '.join(last_lines(done.stderr, 2))}")
     return done.stdout.strip()
+
+
+def lacking_packages(names: Iterable[str], info: Path = Path("/var/lib/dpkg/info")) -> list[str]:
+    """Return which packages of the distribution are not installed; a machine may be made anew around a release."""
+    if not info.is_dir():
+        return []
+    found = [(asked, asked.partition("=")[0]) for asked in names]
+    return [asked for asked, name in found if not [*info.glob(f"{name}.list"), *info.glob(f"{name}:*.list")]]
 
 
 @dataclass(frozen=True)

@@ -233,6 +233,7 @@ def main() -> None:
             "python": {"type": "path", "default": "/usr/bin/python3"},
             "uv_version": {"type": "str", "required": True},
             "compiler": {"type": "bool", "default": False},
+            "packages": {"type": "list", "elements": "str", "default": []},
             "date": {"type": "str", "default": ""},
             "lock": {"type": "str", "default": ""},
             "source": {"type": "str", "default": ""},
@@ -298,6 +299,7 @@ def main() -> None:
             module.warn(f"how large the release would be is not known: {refused}")
     result = {"changed": missing, "missing": missing, "path": str(spec.path), "estimate": estimate}
     result["surplus"] = surplus
+    result["lacking_packages"] = release.lacking_packages(asked["packages"])
     packages: list[str] = found["packages"] if found else []
     result["packages"] = packages
     result["cuda"] = torch_cuda(packages) or ""

@@ -267,8 +267,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.instance_spec import
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import instance_problems
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import choose, supervisor
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.supervisord import Supervisord
-
-LOGIN = re.compile(r"://[^/\s:@]*:([^/\s]+)@")
+from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import passwords
 
 
 def main() -> None:
@@ -311,7 +310,7 @@ def _change(module: SecretiveModule) -> dict:
         lacking: list = []
     else:
         host = launch.Host(Path(asked["release"]), asked["user"], state, asked["drain_timeout"], asked["keep_launches"])
-        restart = asked["state"] == "restarted"
+        restart, lacking = asked["state"] == "restarted", _set_up(module)
         if not change:  # a start that is not made needs no model
             host = replace(host, awaited=tuple(asked["awaited_models"]))
         taken = ("accept_changes", "share_gpus", "plan", "reload_beside_docker")
@@ -346,7 +345,7 @@ def _set_up(module: SecretiveModule) -> list:
     how = module.params["supervisord"]
     how["environment"] = {name: str(value) for name, value in how["environment"].items()}
     # as addresses of indexes have them
-    module.no_log_values.update(word for value in how["environment"].values() for word in LOGIN.findall(value))
+    module.no_log_values.update(passwords(how["environment"]))
     lacking = used.set_up(how, not module.check_mode)
     if lacking and not how["start_hook"] and not module.check_mode:
         module.warn("nothing starts supervisord when this machine restarts: set sglang_server_start_hook")

@@ -48,7 +48,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface
     named_in,
     running_launch,
 )
-from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import CLEAN, make_venv
+from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import CLEAN, Steps, make_venv
 
 VERSION = "4.3.0"
 BEGINS = 120  # s for supervisord, or for a guard until it has started the server
@@ -353,7 +353,8 @@ class Supervisord:
         if lacking and change:
             self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             what = f"supervisor=={VERSION}"
-            make_venv(self.venv, how["python"], what, {**CLEAN, **how["environment"]}, "supervisord")
+            steps = Steps("supervisord", self.folder, {**CLEAN, **how["environment"]})
+            make_venv(steps, self.venv, how["python"], what)
         for path, (text, mode) in files.items():
             if _text(path) != text:
                 lacking.append(f"{path} differs")

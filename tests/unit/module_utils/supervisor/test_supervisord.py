@@ -26,7 +26,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import supervisord
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import Identity, launch_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.supervisord import Supervisord
-from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import make_venv
+from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import Steps, make_venv
 
 CACHE = Path(__file__).parents[4] / ".cache"
 WAIT = 20  # s
@@ -96,10 +96,7 @@ def venv() -> Path:
     with (CACHE / "supervisord.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (home / "bin/supervisord").exists():
-            made = home.with_name(f"{home.name}.new")
-            make_venv(made, sys.executable, f"supervisor=={supervisord.VERSION}", os.environ, "tests")
-            shutil.rmtree(made)  # its scripts name their place
-            make_venv(home, sys.executable, f"supervisor=={supervisord.VERSION}", os.environ, "tests")
+            make_venv(Steps("tests", CACHE, os.environ), home, sys.executable, f"supervisor=={supervisord.VERSION}")
     return home
 
 
