@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.processes import process
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import supervisor
 
 PROC = Path("/proc")
 SCOPE = re.compile(r"/(docker|cri-containerd|nerdctl)-([0-9a-f]{12})[0-9a-f]*\.scope(?:/|$)", re.MULTILINE)
@@ -22,7 +23,8 @@ SCOPE = re.compile(r"/(docker|cri-containerd|nerdctl)-([0-9a-f]{12})[0-9a-f]*\.s
 
 def refuse_reload(allowed: bool) -> None:
     """Raise Refused where systemd is going to read its units again beside containers that may lose their GPU by it."""
-    found = [] if allowed else containers()
+    reads = supervisor().NAME == "systemd"  # another one has nothing read, and may itself run in such a container
+    found = containers() if reads and not allowed else []
     if found:
         raise Refused(
             f"this host runs {'; '.join(found)} on a GPU under a control group of systemd, which may lose the GPU "

@@ -71,8 +71,9 @@ def read_state(path: Path) -> dict[str, str]:
 
 
 def boot() -> str:
-    """Return what tells this boot of the machine from others."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    """Return what tells this boot of the machine, or of the container that it is, from others: numbers begin anew."""
+    kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{kernel} {born(1)} {os.stat('/proc/self/ns/pid').st_ino}"
 
 
 def stat(pid: int) -> list[str]:
@@ -87,6 +88,11 @@ def born(pid: int) -> str:
     """Return what tells a process from a later one with its number; '' when it has ended."""
     fields = stat(pid)
     return fields[19] if fields and fields[0] not in "ZX" else ""
+
+
+def written(state: Mapping[str, str]) -> bytes:
+    """Return the content of STATE that read_state() gives back."""
+    return "".join(f"{name}={value}\n" for name, value in state.items()).encode().ljust(SIZE - 1) + b"\n"
 
 
 def guard_of(state: Mapping[str, str]) -> int:
@@ -195,7 +201,7 @@ class Guard:
     """One server and all that it has started."""
 
     def __init__(self, unit: Path, state: Path) -> None:
-        self.unit = parse(unit.read_text(encoding="utf-8"))
+        self.source, self.unit = unit, parse(unit.read_text(encoding="utf-8"))
         self.launches = Path(self._one("folder")).parent
         self.path, self.file = state, os.open(state, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.state: dict[str, str] = {}
@@ -215,9 +221,8 @@ class Guard:
     def tell(self, **changed: object) -> None:
         """Write down what has changed."""
         self.state.update({name: str(value) for name, value in changed.items()})
-        lines = "".join(f"{name}={value}\n" for name, value in self.state.items())
         with contextlib.suppress(OSError):  # the server goes on
-            os.pwrite(self.file, lines.encode().ljust(SIZE - 1) + b"\n", 0)
+            os.pwrite(self.file, written(self.state), 0)
 
     def run(self) -> int:
         """Guard the server until its end, and return its exit status."""
@@ -236,14 +241,19 @@ class Guard:
         # one that was killed goes on counting; a machine or a supervisord that was started anew begins anew
         again = before.get("ActiveState") not in (None, *FINAL) and before.get("Parent") == parent
         starts = [float(one) for one in before.get("Starts", "").split()] if again else []
+        # by them alone the next guard knows what is left, should this one be killed before that is gone
+        known = ("MainPID", "MainBorn", "MainUser")
+        last = {name: before.get(name, "") for name in known} if before.get("Boot") == boot() else {}
         self.tell(
-            ActiveState="activating", SubState="start-pre", Result="success", MainPID=0, MainBorn="", MainUser="",
+            ActiveState="activating", SubState="start-pre", Result="success", **last, Starts=" ".join(map(str, starts)),
             InvocationID="", Began=0, ExitStatus="", Status=0, NRestarts=before.get("NRestarts", 0) if again else 0,
             Launch=self._one("launch"), Parent=parent, GuardPID=os.getpid(), GuardBorn=born(os.getpid()), Boot=boot(),
         )  # fmt: skip
         self._end(lambda there: leftovers([path.name for path in self.launches.iterdir()], before, there))
+        self.tell(MainPID=0, MainBorn="", MainUser="")
         if again:
             self.log.say("guard: an earlier guard was killed, and what it guarded")
+        restart = again
         while not self.stopping:
             most, within = map(float, self.unit["starts-at-most"][0])
             now = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -251,10 +261,11 @@ class Guard:
             if len(starts) >= most:
                 self.tell(ActiveState="failed", SubState="failed", Result="start-limit-hit", Starts="")
                 return int(self.state["Status"])
-            if starts and not self._pause(float(self._one("restart-after"))):
+            if restart and not self._pause(float(self._one("restart-after"))):
                 break
             starts.append(time.clock_gettime(time.CLOCK_BOOTTIME))
-            self.tell(Starts=" ".join(map(str, starts)), NRestarts=int(self.state["NRestarts"]) + (len(starts) > 1))
+            self.tell(Starts=" ".join(map(str, starts)), NRestarts=int(self.state["NRestarts"]) + restart)
+            restart = True
             self._serve(libc)
             if not self._restarts():
                 return int(self.state["Status"])
@@ -270,10 +281,11 @@ class Guard:
                 fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return {**read_state(self.path), **({"Waited": "yes"} if waited else {})}
             except BlockingIOError:
-                waited = True
+                waited = waited or bool(guard_of(before))  # else it is held to be written, or the guard has just begun
             if self.stopping and not asked and guard_of(before):
                 asked = True
-                os.kill(guard_of(before), signal.SIGTERM)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(guard_of(before), signal.SIGTERM)
             time.sleep(PAUSE)
 
     def _limits(self) -> None:
@@ -309,13 +321,20 @@ class Guard:
             if self.stopping and self.state["ActiveState"] == "active":
                 self.tell(ActiveState="deactivating", SubState="stop-sigterm")
                 os.kill(self.main, signal.SIGTERM)  # to it alone: SGLang finishes its requests
-                killed_at = time.monotonic() + float(self._one("kill-after"))
+                killed_at = time.monotonic() + self._patience()
             if time.monotonic() > killed_at:
                 break
             self._wait(1)
         self._end(lambda there: descendants(os.getpid(), there))
         self._wait(0)
         self.log.feed(b"", self.invocation)
+
+    def _patience(self) -> float:
+        """Return the s that the server has to end; the unit in place may be that of the next launch, which has less."""
+        limits = [self._one("kill-after")]
+        with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
+            limits.append(parse(self.source.read_text(encoding="utf-8"))["kill-after"][0][0])
+        return min(map(float, limits))
 
     def _spawn(self, libc: ctypes.CDLL) -> int:
         user, home, guard = pwd.getpwnam(self._one("user")), self._one("home"), os.getpid()

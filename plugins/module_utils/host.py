@@ -32,17 +32,17 @@ class Held(Refused):
         self.note = note
 
 
-def write_whole(path: Path, text: str, mode: int = 0o644, owner: tuple[int, int] | None = None) -> None:
+def write_whole(path: Path, text: str | bytes, mode: int = 0o644, owner: tuple[int, int] | None = None) -> None:
     """Write a file so that it is seen either as it was or complete; `owner` is (uid, gid)."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         partial.unlink(missing_ok=True)
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), mode)
             if owner:
                 os.fchown(file.fileno(), *owner)
-            file.write(text)
+            file.write(text if isinstance(text, bytes) else text.encode())
             file.flush()
             os.fsync(file.fileno())
         partial.rename(path)

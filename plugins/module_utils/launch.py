@@ -253,6 +253,7 @@ class Prepared:
     instance: str
     launch: str
     unit: str
+    user: str = ""
 
 
 def prepare(instance: Instance, host: Host, schema: Mapping[str, Any], told: Mapping[str, Any]) -> Prepared:
@@ -296,7 +297,7 @@ def _written(state: Path, record: Mapping[str, Any], unit: str, secret_files: Ma
         write_whole(folder / name, text, 0o644)
     write_whole(folder / "unit", unit, 0o640)
     write_whole(folder / "launch.json", json.dumps({**record, "number": number}, indent=1, sort_keys=True), 0o640)
-    return Prepared(instance, launch, unit)
+    return Prepared(instance, launch, unit, user.pw_name)
 
 
 @functools.cache
@@ -325,7 +326,7 @@ def _make_folders(state: Path, instance: str, launch: str, user: pwd.struct_pass
     state.chmod(state.stat().st_mode | 0o755)  # the server must get to its home
     launches = state / instance / "launches"
     home = launches.parent / "home"
-    strange = home.exists() and home.stat().st_uid != user.pw_uid  # the machine was made anew around what it kept
+    others = home.exists() and home.stat().st_uid != user.pw_uid  # what still runs as that user needs it: hand_over()
     # root's, so that a server can not put something else in place of what root writes and believes
     for path, owner in (
         (launches.parent, 0),
@@ -335,10 +336,27 @@ def _make_folders(state: Path, instance: str, launch: str, user: pwd.struct_pass
     ):
         path.mkdir(exist_ok=True)
         path.chmod(0o750)
-        os.chown(path, owner, user.pw_gid)
-    for place, folders, files in os.walk(home) if strange else ():
-        for name in (*folders, *files):
-            os.chown(os.path.join(place, name), user.pw_uid, user.pw_gid, follow_symlinks=False)
+        if not others or path.name == launch:
+            os.chown(path, owner, user.pw_gid)
+
+
+def hand_over(state: Path, prepared: Prepared) -> None:
+    """Give the user of a launch what was another's, when nothing of the instance runs.
+
+    The user was changed, or the machine was made anew around what it kept.
+    """
+    folder = state / prepared.instance
+    home = folder / "home"
+    with writing_below(state):
+        if not prepared.user or home.stat().st_uid == (user := pwd.getpwnam(prepared.user)).pw_uid:
+            return
+        # by descriptors: the other user may put a link in the place of a folder meanwhile
+        for _place, folders, files, place in os.fwalk(home):
+            for name in (*folders, *files):
+                os.chown(name, user.pw_uid, user.pw_gid, dir_fd=place, follow_symlinks=False)
+        # the home last: by its owner it is known that this is still to be done
+        for path, owner in ((folder, 0), (folder / "launches", 0), (home, user.pw_uid)):
+            os.chown(path, owner, user.pw_gid)
 
 
 def _new_id() -> str:

@@ -117,6 +117,7 @@ class _Launch:
         self.replaced, self.outcome.launch = True, prepared.launch
         if old:
             stop(self.instance, self._tell)
+        launches.hand_over(self.state, prepared)
 
     def _start(self) -> None:
         self._tell(self.instance, "starting", self.outcome.launch)

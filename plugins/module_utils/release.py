@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -116,7 +117,7 @@ def lacking_packages(names: Iterable[str], info: Path = Path("/var/lib/dpkg/info
     """Return which packages of the distribution are not installed; a machine may be made anew around a release."""
     if not info.is_dir():
         return []
-    found = [(asked, asked.partition("=")[0]) for asked in names]
+    found = [(asked, re.split("[=/<>]", asked, maxsplit=1)[0]) for asked in names]
     return [asked for asked, name in found if not [*info.glob(f"{name}.list"), *info.glob(f"{name}:*.list")]]
 
 

@@ -26,7 +26,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.background import in
 from ansible_collections.gpuops.sglang.plugins.module_utils.health import Wait, entries_of, usual_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, name_holder, write_whole
 from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import Order, Outcome, Tell, carry_out
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import supervisor
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import choose, supervisor
 
 RUNS = Path("/run/gpuops-sglang")
 KEPT = 20  # runs whose outcome can still be asked for
@@ -61,7 +61,8 @@ def _work(run: str, state: Path, work: Callable[[Tell], list[Outcome]], begun: C
     path = RUNS / f"{run}.json"
     name_holder(launches.LOCK, run)
     content: dict[str, Any] = {
-        "pid": os.getpid(), "born": _born(os.getpid()), "state": str(state), "at": {}, "outcomes": None, "crash": "",
+        "pid": os.getpid(), "born": _born(os.getpid()), "state": str(state), "supervisor": supervisor().NAME,
+        "at": {}, "outcomes": None, "crash": "",
     }  # fmt: skip
 
     one_by_one = threading.Lock()
@@ -109,6 +110,7 @@ def follow(run: str, seen: Mapping[str, str], least: float, most: float) -> dict
         now = time.monotonic()
         if now > began + least and now > looked + LOOK:
             looked, state = now, Path(content["state"])
+            choose(state, content["supervisor"])  # who follows a run knows neither
             found = {name: _line(state, name, at) for name, at in content["at"].items()}
             steps = {**marks, **{name: step for name, (step, _line) in found.items()}}
             if steps != dict(seen) or now > began + most:

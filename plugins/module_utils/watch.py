@@ -22,6 +22,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")  # s
+ABORTS = 30  # s that a server has for the end of its own
 IDLE = 0.01  # of a core: processes that compute less do not work on a request
 
 
@@ -82,7 +83,7 @@ def say(text: str) -> None:
         os.write(2, f"gpuops watch: {text}\n".encode())
 
 
-def end(main: int) -> None:
+def end(main: int, started: int) -> None:
     """Have the server ended and restarted."""
     with contextlib.suppress(KeyError, OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
         address = os.environ["NOTIFY_SOCKET"]
@@ -91,6 +92,13 @@ def end(main: int) -> None:
     for number in (signal.SIGABRT, signal.SIGCONT):  # a stopped process heeds the one when it goes on
         with contextlib.suppress(ProcessLookupError):
             os.kill(main, number)
+    late = time.monotonic() + ABORTS
+    while lives(main, started):
+        if time.monotonic() > late:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(main, signal.SIGKILL)
+            return
+        time.sleep(0.1)
 
 
 def watch(main: int, started: int, options: argparse.Namespace) -> None:
@@ -117,7 +125,7 @@ def watch(main: int, started: int, options: argparse.Namespace) -> None:
             if len(failed) == options.failures and (used < IDLE * (now - since) or now - first >= options.patience):
                 worked = f"its processes used {used:.2f} s of CPU in the last {now - since:.0f} s"
                 say(f"the server hangs and is ended: /health fails for {now - first:.0f} s ({why}), {worked}")
-                end(main)
+                end(main, started)
                 began = float("inf")  # no more checks
         # one that loads is asked more often, since it may hang soon after its first answer
         pause = options.interval if served else options.interval / 10

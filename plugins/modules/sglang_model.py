@@ -196,7 +196,8 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import hub_client, l
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, require_root
 from ansible_collections.gpuops.sglang.plugins.module_utils.hub import Hub
 from ansible_collections.gpuops.sglang.plugins.module_utils.instance_spec import SecretiveModule
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import choose, supervisor
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import launch_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import passwords
 
 MODEL_SPEC = {
@@ -273,8 +274,9 @@ def _begin(module: SecretiveModule, detached: bool) -> dict:
 def _used(state: Path) -> dict:
     """Return instance and launch -> paths in its model and arguments, of what serves and of what it would return to."""
     used = {}
-    for name in systemd.installed_instances():
-        present = systemd.launch_of(systemd.read_unit(name))
+    choose(state)
+    for name in supervisor().installed_instances():
+        present = launch_of(supervisor().read_unit(name))
         for one in filter(None, (present, launch.last_good(state, name, present))):
             record = launch.record(state, name, one)
             # a draft model, a tokenizer or an adapter may be from the store too, e.g. 'NAME=/PATH'

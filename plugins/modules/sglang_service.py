@@ -88,6 +88,7 @@ options:
     description:
       - What runs the instances. V(auto) is systemd where that is the first process of the host and supervisord has no
         instance on it, else V(supervisord).
+      - A host has one. Nothing is started where the other one has instances.
     type: str
     choices: [auto, systemd, supervisord]
     default: auto
@@ -265,7 +266,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
 )
 from ansible_collections.gpuops.sglang.plugins.module_utils.instance_spec import SERVICE_SPEC, SecretiveModule
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import instance_problems
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import choose, supervisor
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import choose, refuse_other, supervisor
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.supervisord import Supervisord
 from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import passwords
 
@@ -342,7 +343,7 @@ def _set_up(module: SecretiveModule) -> list:
     used = supervisor()
     if not (isinstance(used, Supervisord) and _names(module.params)):
         return []
-    how = module.params["supervisord"]
+    how = {**module.params["supervisord"], "release": module.params["release"]}
     how["environment"] = {name: str(value) for name, value in how["environment"].items()}
     # as addresses of indexes have them
     module.no_log_values.update(passwords(how["environment"]))
@@ -357,7 +358,10 @@ def _names(asked: dict) -> list:
 
 
 def _check_host(asked: dict) -> None:
-    choose(Path(asked["state_dir"]), asked["supervisor"])
+    state = Path(asked["state_dir"])
+    choose(state, asked["supervisor"])
+    if asked["state"] in ("started", "restarted", "rolled_back"):
+        refuse_other(state)
     problems = instance_problems(asked["instances"]) if asked["state"] in ("started", "restarted") else []
     if asked["launch"] and len(_names(asked)) != 1:
         problems.append("'launch' is of one instance: name that one alone under 'names'")

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.supervisord import Supervisord
 from testinfra.host import Host
 
 UNIT = "sglang-tiny.service"
@@ -31,6 +33,11 @@ class Place:
         return "/opt/sglang" if self.systemd else "/workspace/opt/sglang"
 
     @property
+    def run(self) -> str:
+        """Where supervisord and its guards tell of themselves."""
+        return str(Supervisord(Path(self.state)).run)
+
+    @property
     def home(self) -> str:
         return f"{self.state}/tiny/home"
 
@@ -51,7 +58,7 @@ def said(host: Host, what: str) -> str:
     """What the supervisor says of the instance, in systemd's words."""
     if here.systemd:
         return str(host.check_output("systemctl show --property=%s --value %s", what, UNIT))
-    return str(host.check_output("sed -n 's/^%s=//p' %s/.supervisor/guards/sglang-tiny", what, here.state))
+    return str(host.check_output("sed -n 's/^%s=//p' %s/guards/sglang-tiny", what, here.run))
 
 
 def main_pid(host: Host) -> int:

@@ -323,7 +323,7 @@ def test_the_server_comes_back_with_its_container(standin: Host) -> None:
 
 def lose_machine(host: Host) -> None:
     """What is left when a machine is gone: its disk."""
-    daemon = host.check_output("cat %s/.supervisor/supervisord.pid", here.state)
+    daemon = host.check_output("cat %s/supervisord.pid", here.run)
     host.check_output("kill -9 %s %s", daemon, said(host, "GuardPID"))
     assert eventually(lambda: not serves(host), 30)
 
@@ -354,7 +354,7 @@ def test_a_machine_that_is_made_anew_around_its_volume(standin: Host) -> None:
 
 @pytest.mark.parametrize("standin", ["rental"], indirect=True)
 def test_a_server_goes_on_without_supervisord_which_comes_back(standin: Host) -> None:
-    pid, daemon = main_pid(standin), standin.check_output("cat %s/.supervisor/supervisord.pid", here.state)
+    pid, daemon = main_pid(standin), standin.check_output("cat %s/supervisord.pid", here.run)
     standin.check_output("kill -9 %s", daemon)
     run = deploy("-l", here.name, extra=asked())
     assert run.status == 0 and run.count(here.name, "changed") == 1, run

@@ -22,6 +22,20 @@ def supervisor() -> Supervisor:
     return _chosen
 
 
+def refuse_other(state: Path) -> None:
+    """Raise Refused where the supervisor that was not chosen has instances.
+
+    It would start them at the next boot beside those of the other, and what chooses by itself would see one of both.
+    """
+    other: Supervisor = Supervisord(state) if _chosen is systemd else systemd
+    names = other.installed_instances() if other is not systemd or systemd.is_here() else []
+    if names:
+        raise Refused(
+            f"instance '{names[0]}' of this host is under {other.NAME}, not {_chosen.NAME}: set "
+            f"sglang_server_supervisor to {other.NAME}, or with that remove it first (sglang_server_state: absent)"
+        )
+
+
 def choose(state: Path, wanted: str = "auto") -> Supervisor:
     """Choose the supervisor of the instances below `state`; raises Refused for systemd where it is not.
 

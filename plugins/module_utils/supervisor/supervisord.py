@@ -7,16 +7,20 @@
     STATE/.supervisor/supervisord.conf     its configuration, which includes conf.d/
     STATE/.supervisor/conf.d/NAME.conf     one program for each instance: its guard
     STATE/.supervisor/units/NAME.unit      what is to run: what the guard reads
-    STATE/.supervisor/guards/NAME          what the guard says of it
     STATE/.supervisor/sglangctl            for the operator, and for the machine's start hook
+    RUN/supervisord-ID/guards/NAME         what the guard says of it
+    RUN/supervisord-ID/socket              where supervisord is asked
 
+STATE may be a volume of a network that knows no sockets, hard links or locks; what ends with the machine is not there.
 supervisord starts guards and starts one again that was killed. All else is the guard's: see module_utils/guard.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
+import hashlib
 import http.client
 import inspect
 import json
@@ -24,6 +28,8 @@ import os
 import re
 import signal
 import socket
+import stat
+import subprocess
 import time
 import xmlrpc.client
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +37,13 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.sglang.plugins.module_utils import guard
-from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, last_lines, run, write_whole
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
+    Refused,
+    last_lines,
+    run,
+    write_whole,
+    writing_below,
+)
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import (
     BARS,
     LAUNCH_LINE,
@@ -51,6 +63,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface
 from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import CLEAN, Steps, make_venv
 
 VERSION = "4.3.0"
+RUN = Path("/run/gpuops-sglang")
 BEGINS = 120  # s for supervisord, or for a guard until it has started the server
 ENDS = 60  # s beyond a unit's own for a guard
 MARK = "# gpuops.sglang"
@@ -64,14 +77,14 @@ BAD_NAME, ALREADY_STARTED, NOT_RUNNING = 10, 60, 70
 CONFIGURATION = """\
 ; Written by gpuops.sglang; a change by hand is undone by the next deploy.
 [unix_http_server]
-file={folder}/socket
+file={run}/socket
 chmod=0700
 
 [supervisord]
 logfile={folder}/supervisord.log
 logfile_maxbytes=5MB
 logfile_backups=1
-pidfile={folder}/supervisord.pid
+pidfile={run}/supervisord.pid
 childlogdir={folder}
 nocleanup=true
 user=root
@@ -80,7 +93,7 @@ user=root
 supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
 
 [supervisorctl]
-serverurl=unix://{folder}/socket
+serverurl=unix://{run}/socket
 
 [include]
 files={folder}/conf.d/*.conf
@@ -105,6 +118,7 @@ CONTROL = """\
 # Written by gpuops.sglang; a change by hand is undone by the next deploy.
 # sglangctl boot: start supervisord, and by it the instances, unless it runs
 # sglangctl log NAME: follow the log of an instance
+# sglangctl disable NAME: stop an instance, and do not start it with the machine
 # all else is supervisorctl's: status, start, stop, restart sglang-NAME
 set -eu
 folder={folder}
@@ -112,10 +126,14 @@ ctl="{venv}/bin/supervisorctl -c $folder/supervisord.conf"
 case ${{1:-status}} in
     boot)
         if $ctl pid >/dev/null 2>&1; then exit 0; fi
+        (umask 077; mkdir -p "{run}/guards")
         exec env -i PATH="$PATH" HOME=/root LANG=C.UTF-8 {venv}/bin/supervisord -c "$folder/supervisord.conf" ;;
     log)
         launch=$(sed -n 's/^{mark}//p' "$folder/units/sglang-${{2:?name of an instance}}.unit")
         exec tail -n 100 -F "{state}/$2/launches/$launch/log" ;;
+    disable)
+        sed -i 's/^autostart=true$/autostart=false/' "$folder/conf.d/sglang-${{2:?name of an instance}}.conf"
+        exec $ctl stop "sglang-$2" ;;
     *) exec $ctl "${{@:-status}}" ;;
 esac
 """
@@ -128,6 +146,9 @@ class Supervisord:
 
     def __init__(self, state: Path) -> None:
         self.state, self.folder = state, state / ".supervisor"
+        # a socket's path is short
+        self.run = RUN / f"supervisord-{hashlib.sha256(os.fsencode(state)).hexdigest()[:12]}"
+        self.socket = self.run / "socket"
         self.venv, self.configuration = self.folder / f"venv-{VERSION}", self.folder / "supervisord.conf"
 
     def unit_name(self, instance: str) -> str:
@@ -179,7 +200,7 @@ class Supervisord:
 
     def install(self, instance: str, text: str) -> None:
         """Put the unit in place and enable it; what runs goes on."""
-        for folder in ("conf.d", "guards", "units"):
+        for folder in ("conf.d", "units"):
             (self.folder / folder).mkdir(parents=True, exist_ok=True)
         write_whole(self.unit_path(instance), text)
         self.enable(instance)
@@ -207,34 +228,30 @@ class Supervisord:
         state = self._said(instance)
         pid = guard.guard_of(state)
         if pid:  # it may be that of an earlier supervisord
-            os.kill(pid, signal.SIGTERM)
+            _kill(pid, signal.SIGTERM)
         wait = float(self._unit(instance).get("kill-after", [["0"]])[0][0]) + ENDS
         _until(lambda: not guard.guard_of(self._said(instance)) and not self._is_up(instance), wait)
         end = time.monotonic() + ENDS
-        while not guard.guard_of(self._said(instance)) and time.monotonic() < end:
-            left = self.members(instance)
+        while time.monotonic() < end:
+            # a guard that has not ended by now hangs; it goes last, since it alone knows some of what is below it
+            left = [*self.members(instance), *filter(None, [guard.guard_of(self._said(instance))])]
             if not left:
                 return
             for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                _kill(pid, signal.SIGKILL)
             time.sleep(guard.PAUSE)
 
     def start(self, instance: str) -> None:
         """Start supervisord where it does not run, and the guard; raises Refused when the server can not be run."""
         name, launch = self.unit_name(instance), launch_of(self.read_unit(instance))
+        self._forget(instance)
         self.begin()
-        if not guard.guard_of(self._said(instance)):
-            # start limits of an earlier crash loop do not hold a new launch back
-            self._guard(instance).unlink(missing_ok=True)
         self._reload(instance)
         self._call("startProcess", name, False, but=(ALREADY_STARTED,))
 
         def begun() -> bool:
             said = self._said(instance)
-            final = said.get("ActiveState") in guard.FINAL
-            started = final or said.get("MainPID") not in (None, "0") or said.get("ExitStatus")
-            return bool(said.get("Launch") == launch and started)
+            return said.get("Launch") == launch and said.get("SubState") != "start-pre"
 
         told = _until(lambda: begun() or not self._is_up(instance), BEGINS)
         identity = self.identity(instance)
@@ -246,6 +263,17 @@ class Supervisord:
         said += [line.text for line in self.log_of(launch or "", 3) if begun()]
         raise Refused(f"{name} does not start ({identity.exit_status or identity.sub}): {why}. {' | '.join(said)}")
 
+    def _forget(self, instance: str) -> None:
+        """Have the next guard count from the beginning: limits of a crash loop do not hold a new launch back.
+
+        In place, since who holds the lock on this file is the guard; one that is at work goes on.
+        """
+        with contextlib.suppress(OSError), self._guard(instance).open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            kept = ("MainPID", "MainBorn", "MainUser", "Boot")  # by which it knows what is left
+            said = {name: value for name, value in self._said(instance).items() if name in kept}
+            os.pwrite(file.fileno(), guard.written({"ActiveState": "inactive", "SubState": "dead", **said}), 0)
+
     def identity(self, instance: str) -> Identity:
         """Return what the guard has written of an instance's server."""
         said = self._said(instance)
@@ -255,7 +283,8 @@ class Supervisord:
             active=said.get("ActiveState", "inactive"),
             sub=said.get("SubState", "dead"),
             result=said.get("Result", "success"),
-            main_pid=int(said.get("MainPID") or 0),
+            # else it is that of a server before, which is not gone for sure
+            main_pid=int(said.get("MainPID") or 0) if said.get("ActiveState") in ("active", "deactivating") else 0,
             invocation=said.get("InvocationID", ""),
             cgroup=_group(instance) if self.read_unit(instance) else "",
             enabled="\nautostart=true\n" in _text(self._program(instance)) and self._hook_is_there(),
@@ -302,8 +331,8 @@ class Supervisord:
         return str(self._log(launch))
 
     def end_command(self, instance: str) -> str:
-        """Return the command by which an operator ends an instance."""
-        return f"{self.folder}/sglangctl stop {self.unit_name(instance)}"
+        """Return the command by which an operator ends an instance for good."""
+        return f"{self.folder}/sglangctl disable {instance}"
 
     def described(self, instance: str) -> Sequence[str]:
         """Return the command that shows what the guard says of an instance."""
@@ -313,7 +342,8 @@ class Supervisord:
 
     def groups_of(self, pid: int) -> list[str]:
         """Return the group that a process is in: of the instance whose guard is above it, or whose launch it names."""
-        guards = {guard.guard_of(self._said(name)): name for name in self.installed_instances()}
+        states = {name: self._said(name) for name in self.installed_instances()}
+        guards = {guard.guard_of(said): name for name, said in states.items()}
         above, name = pid, ""
         while above > 1 and not name:
             fields = guard.stat(above)
@@ -322,6 +352,10 @@ class Supervisord:
         launch = "" if name else guard.launch_in(pid)
         if re.fullmatch(r"[\w-]+", launch):
             name = next((path.parents[1].name for path in self.state.glob(f"*/launches/{launch}")), "")
+        for orphaned, said in () if name else states.items():
+            there = {one: guard.stat(one) for one in (pid, int(said.get("MainPID") or 0))}
+            if pid in guard.leftovers((), said, {one: fields for one, fields in there.items() if fields}):
+                name = orphaned
         return [_group(name)] if name else []
 
     def in_group(self, group: str) -> list[int]:
@@ -340,12 +374,14 @@ class Supervisord:
     def set_up(self, how: Mapping[str, Any], change: bool) -> list[str]:
         """Bring supervisord and what starts it into place, where something lacks; return what did.
 
-        `how` has python, environment (of the installation), start_hook and control, paths that may be empty.
+        `how` has python, environment (of the installation), release, and start_hook and control, which may be empty.
         """
         hook, control = how["start_hook"] or "", how["control"] or ""
-        script = CONTROL.format(folder=self.folder, state=self.state, venv=self.venv, mark=LAUNCH_LINE)
+        for path in filter(None, (str(self.state), how["release"], hook)):
+            _refuse_others(Path(path))
+        script = CONTROL.format(folder=self.folder, run=self.run, state=self.state, venv=self.venv, mark=LAUNCH_LINE)
         files = {
-            self.configuration: (CONFIGURATION.format(folder=self.folder), 0o644),
+            self.configuration: (CONFIGURATION.format(folder=self.folder, run=self.run), 0o644),
             self.folder / "hook": (hook, 0o644),
         }
         files |= {Path(path): (script, 0o755) for path in (self.folder / "sglangctl", control) if path}
@@ -384,9 +420,13 @@ class Supervisord:
     def runs(self) -> bool:
         """Tell whether supervisord answers."""
         try:
-            _ask(self.folder / "socket", "getSupervisorVersion")
-        except OSError:
+            _ask(self.socket, "getSupervisorVersion")
+        except (OSError, http.client.HTTPException):
             return False
+        except xmlrpc.client.Error as error:
+            raise Refused(
+                f"supervisord at {self.socket} ends or fails: {error}: wait for its end, then deploy again"
+            ) from error
         return True
 
     def begin(self) -> None:
@@ -394,10 +434,17 @@ class Supervisord:
         if self.runs():
             return
         program = str(self.venv / "bin/supervisord")
+        with writing_below(RUN):
+            for folder in (RUN, self.run, self.run / "guards"):
+                folder.mkdir(mode=0o700, exist_ok=True)
         try:
-            done = run([program, "-c", str(self.configuration)], CLEAN)
+            done = run([program, "-c", str(self.configuration)], CLEAN, timeout=BEGINS)
         except OSError as error:
             raise Refused(f"supervisord can not be run: {program}: {error.strerror}: deploy again") from error
+        except subprocess.TimeoutExpired as error:
+            raise Refused(
+                f"supervisord does not start within {BEGINS} s: see {self.folder}/supervisord.log, then deploy again"
+            ) from error
         if done.returncode != 0 or not _until(self.runs, BEGINS):
             said = " | ".join(last_lines(done.stderr or done.stdout or _text(self.folder / "supervisord.log"), 3))
             raise Refused(f"supervisord does not start: {said}")
@@ -413,17 +460,17 @@ class Supervisord:
 
     def _is_up(self, instance: str) -> bool:
         try:
-            info = _ask(self.folder / "socket", "getProcessInfo", self.unit_name(instance))
-        except (OSError, xmlrpc.client.Fault):
+            info = _ask(self.socket, "getProcessInfo", self.unit_name(instance))
+        except (OSError, http.client.HTTPException, xmlrpc.client.Error):
             return False
         return bool(info["statename"] in ("STARTING", "RUNNING", "STOPPING", "BACKOFF"))
 
     def _call(self, method: str, *words: Any, but: Sequence[int] = ()) -> Any:
         """Ask supervisord; the faults in `but` are no matter."""
         try:
-            return _ask(self.folder / "socket", method, *words)
-        except OSError as error:
-            raise Refused(f"supervisord does not answer at {self.folder / 'socket'}: {error}: deploy again") from error
+            return _ask(self.socket, method, *words)
+        except (OSError, http.client.HTTPException, xmlrpc.client.ProtocolError) as error:
+            raise Refused(f"supervisord does not answer at {self.socket}: {error}: deploy again") from error
         except xmlrpc.client.Fault as fault:
             if fault.faultCode in but:
                 return None
@@ -451,7 +498,7 @@ class Supervisord:
         return self.folder / "conf.d" / f"sglang-{instance}.conf"
 
     def _guard(self, instance: str) -> Path:
-        return self.folder / "guards" / f"sglang-{instance}"
+        return self.run / "guards" / f"sglang-{instance}"
 
     def _log(self, launch: str) -> Path:
         return next(self.state.glob(f"*/launches/{launch}/"), self.state / launch) / "log"
@@ -463,14 +510,19 @@ class Supervisord:
         if self._hook_is_there():
             return
         path = Path(_text(self.folder / "hook").strip())
-        lines = (_text(path) or "#!/bin/sh\n").splitlines(keepends=True)
-        lines = [line for line in lines if not line.endswith(f"{MARK}\n")]
-        place = 1 if lines[0].startswith("#!") else 0
-        text = "".join([*lines[:place], f"{self.folder}/sglangctl boot || true  {MARK}\n", *lines[place:]])
-        present = path.stat() if path.exists() else None
-        write_whole(path.resolve(), text, present.st_mode & 0o7777 if present else 0o755)
-        if present:
-            os.chown(path, present.st_uid, present.st_gid)
+        mode, owner = 0o755, (0, 0)
+        try:
+            text, present = path.read_bytes(), path.stat()
+            mode, owner = present.st_mode & 0o7777, (present.st_uid, present.st_gid)
+        except FileNotFoundError:
+            text = b""
+        except OSError as error:
+            raise Refused(f"the start hook {path} can not be read: {error.strerror}: put that right first") from error
+        # as bytes: it is the operator's, in whatever encoding
+        lines = [line for line in (text or b"#!/bin/sh\n").split(b"\n") if not line.endswith(MARK.encode())]
+        place = int(b"".join(lines[:1]).startswith(b"#!"))
+        lines.insert(place, f"{self.folder}/sglangctl boot || true  {MARK}".encode())
+        write_whole(path.resolve(), b"\n".join(lines if lines[place + 1 :] else [*lines, b""]), mode, owner)
 
     def _hook_is_there(self) -> bool:
         path = _text(self.folder / "hook").strip()
@@ -480,6 +532,28 @@ class Supervisord:
 @functools.cache
 def _guard() -> str:
     return inspect.getsource(guard)
+
+
+def _refuse_others(path: Path) -> None:
+    """Raise Refused where another user than root could put something else in the place of what root runs there."""
+    for place in sorted({path, *path.parents, path.resolve(), *path.resolve().parents}):
+        try:
+            found = place.lstat()
+        except FileNotFoundError:
+            continue
+        sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+        open_to_others = found.st_mode & 0o022 and not sticky and not stat.S_ISLNK(found.st_mode)
+        if found.st_uid != 0 or open_to_others:
+            step = f"chmod go-w {place}" if found.st_uid == 0 else f"chown root {place}"
+            raise Refused(
+                f"root runs what is below {place}, in which user {found.st_uid} or others (mode "
+                f"{stat.S_IMODE(found.st_mode):o}) can put something else: '{step}', or another sglang_root"
+            )
+
+
+def _kill(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def _group(instance: str) -> str:

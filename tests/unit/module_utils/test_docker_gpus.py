@@ -9,6 +9,8 @@ import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils import docker_gpus
 from ansible_collections.gpuops.sglang.plugins.module_utils.docker_gpus import containers, refuse_reload
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import here
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.supervisord import Supervisord
 
 ID = "1a2b3c4d5e6f" + "0" * 52
 DOCKER = f"/system.slice/docker-{ID}.scope"
@@ -62,3 +64,5 @@ def test_a_reload_beside_one_is_refused_unless_it_is_allowed(tmp_path: Path, mon
         Refused, match=r"^this host runs container 1a of docker on a GPU .*Nothing was touched\. Next: "
     ):
         refuse_reload(False)
+    monkeypatch.setattr(here, "_chosen", Supervisord(tmp_path))  # it may be that container itself
+    refuse_reload(False)

@@ -125,15 +125,16 @@ def instance(tmp_path: Path) -> Iterator[Instance]:
 
 def start(instance: Instance, host: Host, told: dict[str, Any] | None = None) -> str:
     """Deploy a launch, without what the protocol does beyond it."""
-    return run(launches.prepare(instance, host, SCHEMA, told or {}))
+    return run(launches.prepare(instance, host, SCHEMA, told or {}), host)
 
 
 def start_again(host: Host, launch: str) -> str:
-    return run(launches.prepare_again(host.state, "a", launch))
+    return run(launches.prepare_again(host.state, "a", launch), host)
 
 
-def run(prepared: Prepared) -> str:
+def run(prepared: Prepared, host: Host) -> str:
     systemd.install(prepared.instance, prepared.unit)
+    launches.hand_over(host.state, prepared)
     systemd.start(prepared.instance)
     return prepared.launch
 
@@ -159,7 +160,7 @@ def test_a_first_launch(supervisor: Supervisor, host: Host, instance: Instance) 
     assert prepared.launch == launch_of(prepared.unit)
     # it is only written down
     assert (supervisor.calls, unit_of()) == ([], "")
-    run(prepared)
+    run(prepared, host)
     assert supervisor.calls == ["daemon-reload", "enable", "reset-failed", "start"]
     assert supervisor.running == prepared.launch == launch_of(unit_of())
 
@@ -1084,7 +1085,7 @@ def test_a_launch_under_supervisord(
 
 
 def test_a_home_from_another_machine_is_the_users_again(
-    supervisor: Supervisor, host: Host, instance: Instance, tmp_path: Path
+    supervisor: Supervisor, host: Host, instance: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The user may have another number there, and a link of the server leads nowhere."""
     if os.geteuid() != 0:
@@ -1095,9 +1096,26 @@ def test_a_home_from_another_machine_is_the_users_again(
     (home / "cache/deep").mkdir(parents=True)
     (home / "cache/deep/file").touch()
     (home / "link").symlink_to(outside)
-    for path in (home, home / "cache", home / "cache/deep", home / "cache/deep/file"):
+    for path in (home, home / "cache", home / "cache/deep", home / "cache/deep/file", home.parent):
         os.chown(path, 4711, 4711)
-    start(instance, host)
+    prepared = launches.prepare(instance, host, SCHEMA, {})
+    assert {path.lstat().st_uid for path in (home, *home.rglob("deep"))} == {4711}  # what still runs needs it
+    assert home.parent.stat().st_gid == 4711
+    chown = os.chown
+
+    def swapped(path: Any, *owner: Any, **how: Any) -> None:
+        if Path(path).name == "file" and not (home / "cache/deep").is_symlink():
+            (home / "cache/deep").rename(home / "cache/moved")
+            (home / "cache/deep").symlink_to(tmp_path / "there")
+        chown(path, *owner, **how)
+
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/file").touch()
+    monkeypatch.setattr(os, "chown", swapped)
+    run(prepared, host)
+    assert (home / "cache/deep").is_symlink() and (tmp_path / "there/file").stat().st_uid == 0
+    assert home.parent.stat().st_gid == pwd.getpwnam(USER).pw_gid
+    chown(home / "cache/deep", pwd.getpwnam(USER).pw_uid, -1, follow_symlinks=False)
     uid = pwd.getpwnam(USER).pw_uid
     assert {path.lstat().st_uid for path in (home, *home.rglob("*"))} == {uid}
     assert outside.stat().st_uid == 0

@@ -537,6 +537,6 @@ def test_a_damaged_release_is_told(packages: Packages) -> None:
 def test_packages_of_the_distribution_that_lack(tmp_path: Path) -> None:
     for name in ("python3-venv.list", "libnuma1:amd64.list", "libnuma-dev.md5sums"):
         (tmp_path / name).touch()
-    asked = ["python3-venv", "libnuma1=2.0.16-1", "libnuma", "libnuma-dev"]
+    asked = ["python3-venv", "libnuma1=2.0.16-1", "libnuma1/stable", "libnuma1>=2", "libnuma", "libnuma-dev"]
     assert release.lacking_packages(asked, tmp_path) == ["libnuma", "libnuma-dev"]
     assert release.lacking_packages(asked, tmp_path / "no Debian") == []

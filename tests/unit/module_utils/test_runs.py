@@ -25,8 +25,9 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import runs
 from ansible_collections.gpuops.sglang.plugins.module_utils.health import Wait
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Held, Refused, only_one
 from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import Order, Outcome, Tell
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import here, systemd
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import Identity, LogLine
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.supervisord import Supervisord
 
 OUTCOME = Outcome("a", "L2", "L2", {"tokens": 8}, "")
 STATE = Path("/nowhere")
@@ -117,7 +118,7 @@ def is_free() -> bool:
 
 def test_a_run_has_its_outcomes(go: Path) -> None:
     run = runs._detach(STATE, waiting(go))
-    assert content_of(run)["outcomes"] is None
+    assert (content_of(run)["outcomes"], content_of(run)["supervisor"]) == (None, "systemd")
     go.touch()
     assert runs.follow(run, {}, 60, 60)["outcomes"] == [asdict(OUTCOME)]
     assert runs.follow(run, {}, 60, 60)["outcomes"] == [asdict(OUTCOME)]  # as often as it is asked
@@ -277,7 +278,8 @@ def write(run: str, at: dict[str, tuple[str, str | None]], born: str | None = No
     runs.RUNS.mkdir(exist_ok=True)
     told = {name: {"phase": phase, "launch": launch, "since": 100.0} for name, (phase, launch) in at.items()}
     content = {"pid": os.getpid(), "born": born or runs._born(os.getpid()), "state": str(runs.RUNS), "at": told}
-    (runs.RUNS / f"{run}.json").write_text(json.dumps({**content, "outcomes": None, "crash": "", **more}))
+    content.update(supervisor="systemd", outcomes=None, crash="")
+    (runs.RUNS / f"{run}.json").write_text(json.dumps({**content, **more}))
 
 
 class Clock:
@@ -313,6 +315,14 @@ def test_news_are_told_at_once_but_not_too_often(clock: Clock) -> None:
     told = runs.follow("r", {}, 5, 30)
     assert told == {"outcomes": None, "shown": {"a": "stopping launch L1"}, "steps": {"a": "stopping"}}
     assert 5 <= clock.passed < 5 + runs.LOOK
+
+
+def test_who_follows_a_run_looks_at_its_supervisor(clock: Clock) -> None:
+    place = runs.RUNS / "elsewhere"
+    write("r", {"a": ("loading", "L1")}, supervisor="supervisord", state=str(place))
+    runs.follow("r", {}, 5, 30)
+    used = here.supervisor()
+    assert isinstance(used, Supervisord) and used.state == place
 
 
 def test_without_news_something_is_told_now_and_then(clock: Clock) -> None:

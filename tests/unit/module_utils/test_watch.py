@@ -308,6 +308,16 @@ def test_a_later_process_of_the_same_number_is_another() -> None:
     assert not watch.lives(pid, started - 1)
 
 
+def test_a_server_that_does_not_heed_its_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    monkeypatch.setattr(watch, "ABORTS", 0.3)
+    code = "import signal; signal.signal(6, signal.SIG_IGN); print(flush=True); signal.pause()"
+    with subprocess.Popen([sys.executable, "-IS", "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline()
+        watch.end(process.pid, watch.process(process.pid)[2])
+        assert process.wait(WAIT) == -signal.SIGKILL
+
+
 def test_there_is_nothing_to_watch_without_a_process(server: Server) -> None:
     server.end()
     watcher = Watcher(server, None)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch, model_runs
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.supervisord import Supervisord
 from ansible_collections.gpuops.sglang.plugins.modules import sglang_model
 from conftest import call_module, run_module
 from hub_server import small_model
@@ -59,13 +60,14 @@ def test_who_follows_gets_a_run_only_where_there_is_work(
     assert "run" in call_module(sglang_model, {**asked, "verify": "full", "follow": {"run": ""}})
 
 
+@pytest.mark.parametrize("used", [systemd, Supervisord])
 def test_what_an_instance_serves_or_would_return_to_is_not_removed(
-    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch, used: Any
 ) -> None:
     models = {"L2": f"{asked['store']}/new", "L1": f"{asked['store']}/old"}
-    monkeypatch.setattr(systemd, "installed_instances", lambda: ["a"])
-    monkeypatch.setattr(systemd, "read_unit", lambda _name: "the unit")
-    monkeypatch.setattr(systemd, "launch_of", lambda _text: "L2")
+    monkeypatch.setattr(systemd, "is_here", lambda: used is systemd)
+    monkeypatch.setattr(used, "installed_instances", lambda *_self: ["a"])
+    monkeypatch.setattr(used, "read_unit", lambda *_name: "# launch: L2\n")
     monkeypatch.setattr(launch, "last_good", lambda _state, _name, _present: "L1")
     args = {"speculative_draft_model_path": f"{asked['store']}/draft", "lora_paths": [f"x={asked['store']}/lora"]}
     monkeypatch.setattr(launch, "record", lambda _state, _name, one: {"model": models[one], "args": args})

@@ -292,6 +292,7 @@ def test_a_host_without_systemd_gets_supervisord(machine: Machine) -> None:
         assert result["changed"] and result["supervisor"] == machine.lacking
         assert ("set sglang_server_start_hook" in "".join(result["warnings"])) == (not check_mode)
         how = {"python": "/usr/bin/python3", "environment": {"PIP_INDEX_URL": "x"}, "start_hook": None, "control": None}
+        how["release"] = "/opt/r"
         assert ("set_up", how, not check_mode) in machine.called
     assert machine.ask()["supervisor"] == machine.lacking
     machine.lacking, machine.called = [], []
@@ -313,6 +314,23 @@ def test_which_supervisor_it_is(machine: Machine) -> None:
     machine.supervised, machine.is_systemd = [], False
     assert used() == "supervisord"
     assert "not systemd: set sglang_server_supervisor to auto" in machine.ask(supervisor="systemd")["msg"]
+
+
+def test_a_host_has_one_supervisor(machine: Machine) -> None:
+    machine.installed = ["old"]
+    for state in ("started", "restarted", "rolled_back"):
+        result = machine.ask(state=state, supervisor="supervisord")
+        assert result["failed"] and machine.called == []
+        assert "instance 'old' of this host is under systemd, not supervisord: set" in result["msg"]
+        assert "failed" not in machine.ask(state=state)
+        machine.called = []
+    for state in ("stopped", "absent", "gathered"):
+        assert "failed" not in machine.ask(state=state, supervisor="supervisord")
+    machine.installed, machine.supervised = [], ["old"]
+    assert "is under supervisord, not systemd" in machine.ask(supervisor="systemd")["msg"]
+    assert "failed" not in machine.ask()
+    machine.installed, machine.is_systemd = ["of an image"], False
+    assert "failed" not in machine.ask()
 
 
 def test_what_is_returned_is_what_is_documented(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

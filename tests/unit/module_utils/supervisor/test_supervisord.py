@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import http.client
 import os
 import pwd
 import re
 import secrets
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import xmlrpc.client
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -56,6 +59,9 @@ if kind == "exit":
 if kind == "kill":
     os.kill(os.getpid(), int(value))
 child = "import os, signal, sys, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+if kind == "retitled":
+    one = subprocess.Popen([sys.executable, "-c", child], env={})
+    tell(f"child {one.pid}")
 if kind in ("child", "daemon"):
     one = subprocess.Popen([sys.executable, "-c", child])
     tell(f"child {one.pid}")
@@ -114,14 +120,16 @@ class Machine:
         self.set_up()
 
     def set_up(self, change: bool = True, **how: str) -> list[str]:
-        asked = {"python": sys.executable, "environment": {}, "start_hook": "", "control": "", **how}
+        asked = {"python": sys.executable, "environment": {}, "release": "", "start_hook": "", "control": "", **how}
         return self.supervisor.set_up(asked, change)
 
     def named(self, launch: str) -> str:
         """The id of a launch: those of other tests are foreign."""
         return f"{launch}-{self.id}"
 
-    def install(self, launch: str = "L1", kill_after: str = "20", **changed: str) -> str:
+    def install(
+        self, launch: str = "L1", kill_after: str = "20", pause: str = "0.3", within: str = "21600", **changed: str
+    ) -> str:
         launch = self.named(launch)
         launches = self.folder / "state/a/launches" / launch
         launches.mkdir(parents=True, exist_ok=True)
@@ -133,7 +141,8 @@ class Machine:
         text = self.supervisor.unit_text("a", launch, argv, {}, None, USER, str(self.home), watch, 60)
         for key, value in {
             "kill-after 90": f"kill-after {kill_after}",
-            "restart-after 10": "restart-after 0.3",
+            "restart-after 10": f"restart-after {pause}",
+            "starts-at-most 5 21600": f"starts-at-most 5 {within}",
         }.items():
             assert key in text
             text = text.replace(key, value)
@@ -175,7 +184,7 @@ class Machine:
         return now.active == "active" and "ready" in [line.text for line in told]
 
     def daemon(self) -> int:
-        path = self.supervisor.folder / "supervisord.pid"
+        path = self.supervisor.run / "supervisord.pid"
         return int(path.read_text()) if path.exists() else 0
 
     def lose_daemon(self) -> None:
@@ -191,6 +200,7 @@ class Machine:
         for pid in self.supervisor.members("a"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.supervisor.run, ignore_errors=True)
 
 
 @pytest.fixture
@@ -284,6 +294,35 @@ def test_a_server_that_does_not_end_is_killed(machine: Machine) -> None:
     assert (machine.identity.active, machine.identity.exit_status) == ("inactive", "killed 9")
 
 
+def test_a_stop_takes_as_long_as_the_launch_says_that_comes(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, kill = [], supervisord._kill
+    monkeypatch.setattr(supervisord, "_kill", lambda pid, number: (sent.append(number), kill(pid, number)))
+    machine.start(does="ignores", kill_after="600")
+    until(machine.is_ready, "it does not start")
+    pid = machine.identity.main_pid
+    machine.install("L2", kill_after="1")
+    machine.supervisor.stop("a")
+    assert not guard.born(pid) and signal.SIGKILL not in sent  # the guard does it by itself
+    assert (machine.identity.active, machine.identity.result) == ("inactive", "success")
+
+
+def test_a_guard_that_hangs_goes_with_all_that_it_guards(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.start(does="daemon", kill_after="1")
+    until(machine.is_ready, "it does not start")
+    there = [machine.identity.main_pid, machine.guard, *machine.events("child")]
+    os.kill(machine.guard, signal.SIGSTOP)
+    monkeypatch.setattr(supervisord, "ENDS", 1)
+    machine.supervisor.stop("a")
+    assert not alive(list(map(str, there))) and not machine.supervisor.members("a")
+
+
+def test_a_guard_that_ends_meanwhile_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [99999999]
+    monkeypatch.setattr(guard, "guard_of", lambda _said: told.pop() if told else 0)
+    Supervisord(tmp_path).stop("a")
+    assert not told
+
+
 def test_what_a_server_leaves_goes_with_it(machine: Machine) -> None:
     machine.start(does="daemon")
     until(machine.is_ready, "it does not start")
@@ -311,6 +350,17 @@ def test_an_end_that_a_restart_does_not_cure(machine: Machine, word: str, active
     # supervisord leaves it at that too, whatever the status
     time.sleep(1.5)
     assert len(machine.events("start")) == 1 and not machine.guard
+
+
+def test_an_end_after_long_service_is_a_restart_like_any(machine: Machine) -> None:
+    machine.start(pause="1", within="0.1")
+    until(machine.is_ready, "it does not start")
+    time.sleep(0.2)  # no start is within the limit's time any more
+    os.kill(machine.identity.main_pid, signal.SIGKILL)
+    until(lambda: machine.identity.sub == "auto-restart", "there is no pause")
+    assert len(machine.events("start")) == 1
+    until(lambda: machine.identity.active == "active", "it is not started again")
+    assert machine.identity.restarts == 1
 
 
 def test_five_starts_are_the_limit(machine: Machine) -> None:
@@ -343,6 +393,44 @@ def test_a_guard_that_is_killed_leaves_nothing_and_comes_back(machine: Machine) 
     os.kill(machine.guard, signal.SIGKILL)
     until(lambda: machine.identity.result == "start-limit-hit", "there is no limit for a guard that is killed")
     assert len(machine.events("start")) == 5 and not machine.supervisor.members("a")
+
+
+def test_a_guard_that_is_killed_at_once_leaves_what_it_knew(machine: Machine) -> None:
+    """What has overwritten its environment is known by the server's session alone."""
+    machine.start(does="retitled")
+    until(machine.is_ready, "it does not start")
+    (child,) = machine.events("child")
+    main, group = machine.identity.main_pid, machine.identity.cgroup
+    machine.lose_daemon()
+    os.kill(machine.guard, signal.SIGKILL)
+    until(lambda: not machine.guard and not guard.born(main), "they do not end")
+    code = "import os, pathlib, sys; sys.path.insert(0, sys.argv[1]); import guard\n"
+    code += "guard.Guard._end = lambda *_: os._exit(9); guard.Guard(*map(pathlib.Path, sys.argv[2:])).run()"
+    launch, state = machine.folder / "state/a/launches" / machine.named("L1"), machine.supervisor.described("a")[1]
+    begun = [PYTHON, "-c", code, str(launch), str(machine.supervisor.unit_path("a")), state]
+    for _ in range(2):
+        assert subprocess.run(begun, check=False).returncode == 9
+        assert machine.supervisor.members("a") == {int(child)} and machine.identity.main_pid == 0
+    assert machine.supervisor.groups_of(int(child)) == [group]
+    machine.supervisor.start("a")
+    assert not alive([child]) and machine.identity.main_pid
+
+
+def test_a_start_leaves_the_lock_in_its_place(machine: Machine) -> None:
+    machine.start()
+    machine.supervisor.stop("a")
+    with open(machine.supervisor.described("a")[1], "rb") as file:
+        machine.supervisor.start("a")
+        assert os.fstat(file.fileno()).st_nlink == 1
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_another_start_of_a_container_is_another_boot(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = guard.boot()
+    assert guard.boot() == before
+    monkeypatch.setattr(guard, "born", lambda pid: "4711" if pid == 1 else "")
+    assert guard.boot() != before
 
 
 def test_a_server_goes_on_when_supervisord_is_killed_and_is_taken_over(machine: Machine) -> None:
@@ -444,7 +532,8 @@ def test_secrets_are_in_the_environment_of_the_server_only(machine: Machine) -> 
     now = machine.start(secrets=str(secret))
     environment = Path(f"/proc/{now.main_pid}/environ").read_bytes().split(b"\0")
     assert b'HF_TOKEN=planted " \\ $x' in environment
-    told = [path.read_text(errors="replace") for path in machine.supervisor.folder.rglob("*") if path.is_file()]
+    files = [*machine.supervisor.folder.rglob("*"), *machine.supervisor.run.rglob("*")]
+    told = [path.read_text(errors="replace") for path in files if path.is_file()]
     told += [Path(f"/proc/{pid}/cmdline").read_text() for pid in (now.main_pid, machine.guard, machine.daemon())]
     assert "planted" not in "".join(told)
 
@@ -476,6 +565,99 @@ def test_the_machine_starts_supervisord_by_its_own_hook(machine: Machine) -> Non
     assert not machine.identity.enabled
     machine.supervisor.enable("a")
     assert machine.identity.enabled and "sglangctl boot" in hook.read_text()
+
+
+def test_an_end_for_good_outlasts_supervisord(machine: Machine) -> None:
+    machine.start()
+    until(machine.is_ready, "it does not start")
+    subprocess.run(shlex.split(machine.supervisor.end_command("a")), check=True, capture_output=True)
+    assert machine.identity.active == "inactive" and not machine.identity.enabled
+    machine.lose_daemon()
+    subprocess.run([machine.supervisor.folder / "sglangctl", "boot"], check=True)
+    until(machine.supervisor.runs, "supervisord does not start")
+    time.sleep(0.5)
+    assert len(machine.events("start")) == 1 and not machine.guard
+
+
+@pytest.mark.parametrize("text", [b"#!/bin/sh\r\n# caf\xe9\r\nexec sleep 9", b"# caf\xe9\n", b"#!/bin/sh"])
+def test_a_hook_keeps_its_bytes(machine: Machine, text: bytes) -> None:
+    hook = machine.folder / "onstart.sh"
+    hook.write_bytes(text)
+    machine.set_up(start_hook=str(hook))
+    lines = hook.read_bytes().split(b"\n")
+    (own,) = [line for line in lines if b"sglangctl boot" in line]
+    assert lines.index(own) == text.startswith(b"#!")
+    lines.remove(own)
+    assert b"\n".join(lines).rstrip(b"\n") == text.rstrip(b"\n")
+    assert machine.set_up(False, start_hook=str(hook)) == []
+
+
+def test_a_hook_that_can_not_be_read_is_left_alone(machine: Machine) -> None:
+    hook = machine.folder / "onstart.sh"
+    hook.mkdir()
+    with pytest.raises(Refused, match=r"onstart\.sh can not be read: Is a directory"):
+        machine.set_up(start_hook=str(hook))
+    assert hook.is_dir()
+
+
+def test_what_others_may_replace_is_not_run_by_root(machine: Machine) -> None:
+    machine.folder.chmod(0o777)
+    with pytest.raises(Refused, match=f"'chmod go-w {machine.folder}'"):
+        machine.set_up(False)
+    machine.folder.chmod(0o1777)
+    assert machine.set_up(False) == []
+    other = machine.folder / "volume"
+    other.mkdir()
+    shutil.chown(other, USER)
+    for place in ("release", "start_hook"):
+        with pytest.raises(Refused, match=f"'chown root {other}'"):
+            machine.set_up(False, **{place: str(other / "x/y")})
+    (machine.folder / "link").symlink_to(other)
+    with pytest.raises(Refused, match=f"'chown root {other}'"):
+        machine.set_up(False, release=str(machine.folder / "link/x"))
+
+
+def test_a_volume_needs_no_sockets_links_or_locks(machine: Machine, venv: Path) -> None:
+    folder = machine.folder / ("long" * 30)  # more than a socket's path may have
+    folder.mkdir()
+    other = Machine(folder, venv)
+    try:
+        other.start()
+        until(other.is_ready, "it does not start")
+        assert not [path for path in folder.rglob("*") if not (path.is_file() or path.is_dir()) or path.is_symlink()]
+        assert not [path for path in folder.rglob("*") if path.name in ("supervisord.pid", "guards")]
+    finally:
+        other.end()
+
+
+def test_a_supervisord_that_does_not_come_up_is_given_up(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.lose_daemon()
+    program = machine.folder / "venv/bin/supervisord"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    machine.supervisor.venv = machine.folder / "venv"
+    monkeypatch.setattr(supervisord, "BEGINS", 0.3)
+    with pytest.raises(Refused, match=r"supervisord does not start within 0.3 s: .*deploy again"):
+        machine.supervisor.begin()
+
+
+def test_a_supervisord_that_ends_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(error: Exception) -> None:
+        def ask(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(supervisord, "_ask", ask)
+
+    used = Supervisord(tmp_path)
+    answer(xmlrpc.client.Fault(6, "SHUTDOWN_STATE"))
+    with pytest.raises(Refused, match=r"SHUTDOWN_STATE.*: wait for its end"):
+        used.stop("a")
+    answer(http.client.BadStatusLine(""))
+    assert not used.runs()
+    monkeypatch.setattr(used, "begin", lambda: None)
+    with pytest.raises(Refused, match="supervisord does not answer"):
+        used.start("a")
 
 
 def test_what_lacks_is_told_and_put_right(machine: Machine) -> None:
