@@ -87,12 +87,17 @@ def memory_used() -> dict[int, float]:
     return {index: memory for index, memory in used.items() if memory is not None}
 
 
+def indices() -> dict[str, int]:
+    """Return the index of each GPU by its UUID; empty without nvidia-smi."""
+    return {uuid: int(index) for index, uuid, _memory in _gpus()}
+
+
 def processes(gpus: Sequence[int] = ()) -> list[GpuProcess]:
     """Return what computes on the GPUs of these indices (none: on any), as far as the driver tells.
 
     In a container the driver tells the container's own processes only; memory_used() counts those of others too.
     """
-    index = {uuid: int(number) for number, uuid, _memory in _gpus()}
+    index = indices()
     found = [
         GpuProcess(int(pid), _number(memory), index[uuid], process(int(pid), ROOT / "proc"))
         for pid, memory, uuid in _apps()

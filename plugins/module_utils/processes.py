@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from ansible_collections.gpuops.sglang.plugins.module_utils.server_command import server_command
+
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
 SHOWN = 200  # characters of a command
@@ -98,16 +100,40 @@ def in_cgroup(cgroup: str, root: Path = CGROUPS) -> list[int]:
 
 def servers(proc: Path = PROC) -> list[Process]:
     """Return the SGLang servers that run on this host, whoever started them; not those of a node's containers."""
-    found = []
-    for pid in sorted(int(entry) for entry in os.listdir(proc) if entry.isdigit()):
-        try:
-            words = (proc / str(pid) / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue  # it ended meanwhile
-        pairs = [(one.rpartition(b"/")[2], other) for one, other in zip(words, words[1:])]
-        if (b"-m", b"sglang.launch_server") in pairs or (b"sglang", b"serve") in pairs:
-            found.append(process(pid, proc))
-    return [one for one in found if one and one.container is None]
+    pids = [pid for pid in _pids(proc) if server_command(command_of(pid, proc))]
+    # what a server has forked has its command line
+    first = [pid for pid in pids if parent_of(pid, proc) not in pids]
+    return [one for one in (process(pid, proc) for pid in first) if one and one.container is None]
+
+
+def command_of(pid: int, proc: Path = PROC) -> list[str]:
+    """Return the words of a process's command line; none when it has ended."""
+    try:
+        text = (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return []
+    return text.removesuffix("\0").split("\0") if text else []
+
+
+def parent_of(pid: int, proc: Path = PROC) -> int:
+    """Return the parent of a process; 0 when it has none or has ended."""
+    try:
+        return int((proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
+def with_descendants(pid: int, proc: Path = PROC) -> list[int]:
+    """Return a process and all that it has started, as far as they still belong to it."""
+    parents = {other: parent_of(other, proc) for other in _pids(proc)}
+    found = [pid]
+    for one in found:
+        found += [other for other, parent in parents.items() if parent == one and other not in found]
+    return found
+
+
+def _pids(proc: Path) -> list[int]:
+    return sorted(int(entry) for entry in os.listdir(proc) if entry.isdigit())
 
 
 def duration(seconds: float) -> str:

@@ -5,7 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import os
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from ansible_collections.gpuops.sglang.plugins.module_utils.processes import PROC, Process, process
@@ -32,32 +36,51 @@ def listeners(port: int, proc: Path = PROC) -> list[Listener]:
     return [Listener(**vars(found)) for found in (process(pid, proc) for pid in pids) if found]
 
 
+def listening(pids: Iterable[int], proc: Path = PROC) -> list[tuple[str, int]]:
+    """Return address and port of each socket that one of these processes listens on, in the network of the first."""
+    pids = list(pids)
+    held = {link for pid in pids for link in _descriptors(pid, proc)}
+    table = _listening(proc / str(pids[0]) / "net") if pids else []
+    return sorted({(_address(address), port) for address, port, inode in table if f"socket:[{inode}]" in held})
+
+
 def _listening_inodes(port: int, proc: Path) -> set[str]:
-    inodes = set()
+    return {inode for _address, other, inode in _listening(proc / "net") if other == port}
+
+
+def _listening(net: Path) -> list[tuple[str, int, str]]:
+    """Return address, as the kernel writes it, port and inode of every socket that listens."""
+    found = []
     for table in ("tcp", "tcp6"):
         try:
-            lines = (proc / "net" / table).read_text().splitlines()[1:]
+            lines = (net / table).read_text().splitlines()[1:]
         except OSError:
             continue  # a host without IPv6 has no tcp6
         for fields in map(str.split, lines):
-            if fields[3] == LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
-                inodes.add(fields[9])
-    return inodes
+            if fields[3] == LISTEN:
+                address, _colon, port = fields[1].rpartition(":")
+                found.append((address, int(port, 16), fields[9]))
+    return found
+
+
+def _address(written: str) -> str:
+    """Return e.g. 127.0.0.1 for 0100007F: words of 32 bits in the order of this machine."""
+    words = [int(written[start : start + 8], 16).to_bytes(4, sys.byteorder) for start in range(0, len(written), 8)]
+    return str(ipaddress.ip_address(b"".join(words)))
 
 
 def _owners(inodes: set[str], proc: Path) -> list[int]:
     wanted = {f"socket:[{inode}]" for inode in inodes}
-    owners = []
-    for pid in sorted(int(entry) for entry in os.listdir(proc) if entry.isdigit()):
-        try:
-            descriptors = os.listdir(proc / str(pid) / "fd")
-        except OSError:
-            continue  # it ended meanwhile
-        for descriptor in descriptors:
-            try:
-                if os.readlink(proc / str(pid) / "fd" / descriptor) in wanted:
-                    owners.append(pid)
-                    break
-            except OSError:
-                continue
-    return owners
+    pids = sorted(int(entry) for entry in os.listdir(proc) if entry.isdigit())
+    return [pid for pid in pids if wanted & set(_descriptors(pid, proc))]
+
+
+def _descriptors(pid: int, proc: Path) -> list[str]:
+    """Return what the descriptors of a process stand for; none when it has ended."""
+    folder = proc / str(pid) / "fd"
+    links = []
+    with contextlib.suppress(OSError):
+        for descriptor in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                links.append(os.readlink(folder / descriptor))
+    return links

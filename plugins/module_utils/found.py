@@ -1,0 +1,202 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""SGLang servers of this host that somebody has started by hand, each with what it would be for this collection."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, launch, processes
+from ansible_collections.gpuops.sglang.plugins.module_utils.command_line import from_argv
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_changes import changes
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_installation import installation
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_live import ask, reported
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_options import config_of, found_options
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import FoundProcess, found_process
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_variables import (
+    Written,
+    shown_environment,
+    shown_words,
+    written,
+)
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.masking import Masker
+from ansible_collections.gpuops.sglang.plugins.module_utils.processes import PROC
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+
+
+@dataclass(frozen=True)
+class Search:
+    """How to look at what is found."""
+
+    releases: Path  # of this collection, whose options help where a server's own parser can not be asked
+    user: str = "sglang"  # that instances run as
+    timeout: float = 180  # s that a parser may take
+    ask_servers: bool = True
+    proc: Path = PROC
+
+
+def found_servers(search: Search) -> list[dict[str, Any]]:
+    """Return every server that is no instance of ours, in the order of their processes; no secret is in it."""
+    ours = [systemd.identity(name).cgroup for name in systemd.installed_instances()]
+    pids = [one.pid for one in processes.servers(search.proc) if not any(map(one.in_cgroup, ours))]
+    seen = [one for one in (found_process(pid, search.proc) for pid in pids) if one and not _is_ours_elsewhere(one)]
+    used, why = _gpus_in_use()
+    names: list[str] = systemd.installed_instances()
+    told = []
+    for one in seen:
+        server = _server(one, search, [use for use in used if use.pid in one.family], why, names)
+        if server["instance"]:
+            names.append(server["instance"]["name"])
+        told.append(server)
+    return told
+
+
+def _is_ours_elsewhere(found: FoundProcess) -> bool:
+    """Tell whether it is an instance in a container, which is a host of its own."""
+    return bool(found.container) and "SGLANG_LAUNCH_ID" in found.environment
+
+
+def cards() -> list[dict[str, Any]]:
+    """Return index, name and memory in MiB of each GPU, as far as the driver tells."""
+    try:
+        return [vars(card) for card in gpu.cards()]
+    except Refused:
+        return []
+
+
+def _server(
+    found: FoundProcess, search: Search, used: list[gpu.GpuProcess], why: str, names: Collection[str]
+) -> dict[str, Any]:
+    installed = installation(found, search.proc)
+    options, unasked = found_options(found, installed, search.releases, search.timeout)
+    notes = [sentence for sentence in (why, unasked) if sentence]
+    result: dict[str, Any] = {
+        "pid": found.pid,
+        "started": found.started,
+        "since": found.since,
+        "owner": found.owner,
+        "started_by": found.origin,
+        "working_directory": str(found.folder),
+        "python": str(found.python or found.command.python),
+        "sglang_version": options.options.version if options and not unasked else installed.version,
+        "installed_in": installed.place,
+        "listens": [{"address": address, "port": port} for address, port in found.listens],
+        "gpu_memory": [{"gpu": use.gpu, "memory": use.memory} for use in used],
+        "logs": list(found.logs),
+        "environment": shown_environment(found.environment),
+        "instance": None,
+        "install_version": installed.version if installed.published and not installed.problems else None,
+        "secrets": [],
+        "live": None,
+        "not_carried": list(installed.problems),
+        "changes": [],
+    }
+    secrets: dict[str, str] = {}
+    if options is None:
+        notes.append("its options are not known, so that no variables can be written")
+    else:
+        words, schema = found.command.words, options.options
+        line = from_argv(words, schema, options.read_config, found.command.serve)
+        wanted = written(found, line, schema, _gpus(found, used, line.args, notes), names)
+        secrets = {**line.secrets, **wanted.secrets}
+        result["instance"] = wanted.entry
+        result["secrets"] = _places(found, wanted)
+        result["changes"] = list(changes(found, wanted.entry, search.user))
+        notes += wanted.notes
+        if search.ask_servers:
+            key = line.secrets.get("api_key") or line.secrets.get("admin_api_key")
+            result["live"] = _live(found, wanted.entry, key, schema, notes)
+    result["command"] = shown_words(found, secrets, options.options if options else None)
+    result["notes"] = notes
+    masked: dict[str, Any] = _masked(result, Masker(secrets.items()), {"instance", "secrets", "command"})
+    return masked
+
+
+def _masked(value: Any, mask: Masker, whole: Collection[str] = ()) -> Any:
+    """Return a result with secrets masked in each of its texts, but for what is free of them in `whole`."""
+    if isinstance(value, Mapping):
+        return {name: item if name in whole else _masked(item, mask) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_masked(item, mask) for item in value]
+    return mask(value) if isinstance(value, str) else value
+
+
+def _places(found: FoundProcess, wanted: Written) -> list[dict[str, str]]:
+    """Return each secret's variable, and where its value stands."""
+    config = config_of(found)
+    told = []
+    for name, template in wanted.entry.get("secrets", {}).items():
+        flag = "--" + name.replace("_", "-")
+        # the beginning of a name will do for SGLang
+        in_command = any(len(word) > 2 and flag.startswith(word.partition("=")[0]) for word in found.command.words)
+        if name.isupper():
+            place = f"the variable {name} of process {found.pid}"
+        elif in_command or not config:
+            place = f"{flag} in the command line of process {found.pid}"
+        else:
+            place = f"{flag[2:]} in {config}"
+        told.append({"variable": template.strip("{ }"), "place": place})
+    return told
+
+
+def _gpus_in_use() -> tuple[list[gpu.GpuProcess], str]:
+    try:
+        return gpu.processes(), ""
+    except Refused as refused:
+        return [], str(refused)
+
+
+def _gpus(
+    found: FoundProcess, used: Iterable[gpu.GpuProcess], args: Mapping[str, Any], notes: list[str]
+) -> list[int] | None:
+    """Return the indices of the GPUs that a server uses, as nvidia-smi counts, or None where it sees all or none."""
+    holds = sorted({use.gpu for use in used})
+    visible = found.environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        if holds and args.keys() & {"base_gpu_id", "gpu_id_step"}:
+            notes.append(f"it uses the GPUs {holds} and counts them itself ('base_gpu_id'): it sees all, as before")
+            return None
+        return holds or None
+    named = [word.strip() for word in visible.split(",") if word.strip()]
+    if all(word.isdigit() for word in named):
+        gpus = [int(word) for word in named]
+    else:
+        try:
+            indices = gpu.indices()
+        except Refused:
+            indices = {}
+        starts = [[index for uuid, index in indices.items() if uuid.startswith(word)] for word in named]
+        if not all(len(fitting) == 1 for fitting in starts):
+            return None
+        gpus = [fitting[0] for fitting in starts]
+    if holds and not set(holds) <= set(gpus) and not found.container:
+        notes.append(
+            f"CUDA_VISIBLE_DEVICES is {visible}, but it uses what nvidia-smi calls {holds}, which is written: by "
+            "itself CUDA counts the fastest card first"
+        )
+        return holds
+    return gpus or None
+
+
+def _live(
+    found: FoundProcess, entry: Mapping[str, Any], key: str | None, schema: Any, notes: list[str]
+) -> dict[str, Any] | None:
+    """Ask a server what it runs with, if the port is its own and of this host."""
+    own = [address for address, port in found.listens if port == entry["port"]]
+    if found.own_network or not own:
+        notes.append(
+            f"it was not asked what it runs with: port {entry['port']} is "
+            f"{'not of the network of this host' if found.own_network else 'not one that it listens on'}"
+        )
+        return None
+    args = entry.get("args", {})
+    info, why = ask(launch.local_url(own[0], entry["port"], bool(args.get("ssl_certfile"))), key)
+    if info is None:
+        notes.append(f"it did not tell what it runs with: {why}")
+        return None
+    return reported(info, {**args, "model_path": entry["model"], "port": entry["port"]}, schema)
