@@ -256,7 +256,7 @@ def _natural(word: str, option: Mapping[str, Any]) -> Any:
     is_json = kind in TYPES and TYPES[kind][0] is json.loads
     if (
         is_json
-        or str(option["default"]).startswith(("[", "{"))
+        or (isinstance(option["default"], str) and option["default"].startswith(("[", "{")))
         or (option["action"] == "LoRAPathAction" and word.strip().startswith("{"))
     ):
         try:

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.found_options import
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import FoundProcess, found_process
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_variables import (
     Written,
+    plain_secrets,
     shown_environment,
     shown_words,
     written,
@@ -111,9 +112,11 @@ def _server(
         if search.ask_servers:
             key = line.secrets.get("api_key") or line.secrets.get("admin_api_key")
             result["live"] = _live(found, wanted.entry, key, schema, notes)
-    result["command"] = shown_words(found, secrets, options.options if options else None)
+    known = options.options if options else None
+    mask = Masker([*secrets.items(), *plain_secrets(found, known)])
+    result["command"] = shown_words(found, mask, known)
     result["notes"] = notes
-    masked: dict[str, Any] = _masked(result, Masker(secrets.items()), {"instance", "secrets", "command"})
+    masked: dict[str, Any] = _masked(result, mask, {"instance", "secrets", "command"})
     return masked
 
 

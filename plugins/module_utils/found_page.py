@@ -37,7 +37,7 @@ def _row(host: str, server: Server) -> tuple[str, ...]:
 
 
 def _page(host: str, server: Server) -> Iterator[str]:
-    yield f"{host}, {where(server)}, in {one_line(server['working_directory'])}:"
+    yield one_line(f"{host}, {where(server)}, in {server['working_directory']}:")
     yield f"  {one_line(' '.join(map(_quoted, server['command'])))}"
     live = server["live"]
     if live and live["options"]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,9 @@ def relevant(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 def shown_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a server reads, without the values of secrets."""
-    return {name: "***" if is_secret_variable(name, value) else value for name, value in relevant(environment)}
+    shown = dict(relevant(environment))
+    mask = Masker((name, value) for name, value in shown.items() if is_secret_variable(name, value))
+    return {name: "***" if is_secret_variable(name, value) else mask(value) for name, value in shown.items()}
 
 
 def is_secret_variable(name: str, value: str) -> bool:
@@ -169,22 +171,35 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def shown_words(found: FoundProcess, secrets: Mapping[str, str], schema: Schema | None) -> list[str]:
-    """Return the command line without the values of secrets, also where its options are not known."""
-    mask = Masker(secrets.items())
-    shown: list[str] = []
-    hide = False
-    for word in found.argv:
-        flag, equals, _value = word.partition("=")
-        if hide:
-            shown.append("***")
-            hide = False
-        elif _is_secret_flag(flag, schema):
-            shown.append(f"{flag}=***" if equals else word)
-            hide = not equals
-        else:
-            shown.append(mask(word))
+def plain_secrets(found: FoundProcess, schema: Schema | None) -> list[tuple[str, str]]:
+    """Return name and value of what is a secret by its name, also where the options are not known."""
+    words = [(flag.strip("-"), value) for flag, value in _secret_words(found.argv, schema).values()]
+    variables = [(name, value) for name, value in relevant(found.environment) if is_secret_variable(name, value)]
+    return [*words, *variables]
+
+
+def shown_words(found: FoundProcess, mask: Masker, schema: Schema | None) -> list[str]:
+    """Return the command line without the values of secrets."""
+    hidden = _secret_words(found.argv, schema)
+    shown = [mask(word) for word in found.argv]
+    for position in hidden:
+        flag, equals, _value = found.argv[position].partition("=")
+        shown[position] = f"{flag}=***" if equals and flag == hidden[position][0] else "***"
     return shown
+
+
+def _secret_words(argv: Sequence[str], schema: Schema | None) -> dict[int, tuple[str, str]]:
+    """Return position -> option and value of each word that is or has the value of a secret."""
+    found = {}
+    for position, word in enumerate(argv):
+        flag, equals, value = word.partition("=")
+        if position in found or not _is_secret_flag(flag, schema):
+            continue
+        if equals:
+            found[position] = (flag, value)
+        elif position + 1 < len(argv):
+            found[position + 1] = (flag, argv[position + 1])
+    return found
 
 
 def _is_secret_flag(flag: str, schema: Schema | None) -> bool:

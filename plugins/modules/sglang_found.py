@@ -53,6 +53,7 @@ seealso:
 EXAMPLES = r"""
 - name: Find what was started by hand
   gpuops.sglang.sglang_found:
+    timeout: 60
   register: found
 
 - name: Show it

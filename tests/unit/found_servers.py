@@ -1,9 +1,10 @@
 # Copyright (c) 2026, gpuops contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Servers that somebody has started by hand: small real processes from a package named sglang, in a venv of its own.
+"""Servers that somebody has started by hand: of a made-up host, and small real processes.
 
-Its parser is the recorded one of a release, its server answers from a file.
+The real ones come from a package named sglang in a venv of its own. Its parser is the recorded one of a release, its
+server answers from a file.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import FoundProcess, User
+from ansible_collections.gpuops.sglang.plugins.module_utils.server_command import server_command
 
 UNIT = Path(__file__).parent
 SERVER = """
@@ -71,6 +74,20 @@ if __name__ == "__main__":
 """
 
 
+def found(words: list[str], serve: bool = False, **more: Any) -> FoundProcess:
+    """Return a server of a made-up host."""
+    start = ["/v/bin/python", "/v/bin/sglang", "serve"] if serve else ["/v/bin/python", "-m", "sglang.launch_server"]
+    command = server_command([*start, *words])
+    assert command
+    facts: dict[str, Any] = {
+        "pid": 4711, "started": 1, "age": 60.0, "owner": "root", "user": User(0, 0, ()), "origin": "nohup",
+        "container": None, "own_network": False, "argv": (*start, *words), "command": command,
+        "folder": Path("/nonexistent"), "environment": {}, "python": Path("/v/bin/python"), "logs": (), "listens": (),
+        "family": (4711,), "limits": {}, "bound_to": None,
+    }  # fmt: skip
+    return FoundProcess(**{**facts, **more})
+
+
 def make_venv(folder: Path, version: str) -> Path:
     """Make a venv with a package named sglang in it; return its interpreter."""
     venv.create(folder, symlinks=True)
@@ -112,7 +129,7 @@ def free_port() -> int:
 
 @contextmanager
 def started(words: Sequence[str], folder: Path, log: Path, **environment: str) -> Iterator[int]:
-    """Start a server so that it outlives who started it, wait until it listens, yield its pid; it is ended in the end."""
+    """Start a server that outlives who started it, wait until it listens, yield its pid, and end it."""
     ready = folder / "ready"
     ready.unlink(missing_ok=True)
     with log.open("ab") as file:
@@ -131,5 +148,3 @@ def started(words: Sequence[str], folder: Path, log: Path, **environment: str) -
         yield pid
     finally:
         os.kill(pid, signal.SIGKILL)
-
-
