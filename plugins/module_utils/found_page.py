@@ -62,7 +62,7 @@ def _listed(heading: str, sentences: Iterable[str]) -> Iterator[str]:
 
 def where(server: Server) -> str:
     """Say which process a server is."""
-    return f"process {server['pid']} of user {server['owner']} since {server['since']}"
+    return f"process {server['pid']} of user {server['owner']}"
 
 
 def _value(value: Any) -> str:

@@ -15,7 +15,7 @@ SERVER: dict[str, Any] = {
     "pid": 4711, "started": 6000, "since": "2026-11-29T19:56:09Z", "owner": "root", "started_by": "nohup",
     "command": ["python", "-m", "sglang.launch_server", "--x", "a b", ""], "working_directory": "/root",
     "python": "/root/venv/bin/python", "sglang_version": "0.5.11", "installed_in": "/root/venv/lib",
-    "install_version": "0.5.11", "listens": [], "gpu_memory": [{"gpu": 1, "memory": 5.0}], "logs": ["/root/sglang.log"],
+    "install_version": "0.5.11", "listens": [], "gpu_memory": [{"gpu": 1, "memory": 5.0}], "logs": ["/root/a.log"],
     "environment": {},
     "instance": {
         "name": "qwen", "model": "/root/models/Qwen", "port": 30000, "args": {"tp_size": 2, "context_length": "32k"},
@@ -27,7 +27,7 @@ SERVER: dict[str, Any] = {
         "options": [{"option": "tp_size", "requested": 2, "resolved": 1, "effective": 1, "same": False}],
         "kv_tokens": 900, "memory": {},
     },
-    "not_carried": [], "changes": ["its log is /root/sglang.log"], "notes": ["a note"],
+    "not_carried": [], "changes": ["its log is /root/a.log"], "notes": ["a note"],
 }  # fmt: skip
 
 page = found_page.FilterModule().filters()["found_page"]
@@ -43,16 +43,16 @@ def test_a_page() -> None:
     assert text.splitlines() == [
         "host  process  owner  since                 started by  SGLang  model              port   GPUs  log",
         "a     (none)",
-        "b     4711     root   2026-11-29T19:56:09Z  nohup       0.5.11  /root/models/Qwen  30000  1     /root/sglang.log",
+        "b     4711     root   2026-11-29T19:56:09Z  nohup       0.5.11  /root/models/Qwen  30000  1     /root/a.log",
         "",
-        "b, process 4711 of user root since 2026-11-29T19:56:09Z, in /root:",
+        "b, process 4711 of user root, in /root:",
         '  python -m sglang.launch_server --x "a b" ""',
         "  option   requested  resolved  effective",
         "  tp_size  2          1         1",
         "  differs from what was requested:",
         "    - tp_size: requested 2, the server reports 1",
         "  would change:",
-        "    - its log is /root/sglang.log",
+        "    - its log is /root/a.log",
         "  to know:",
         "    - a note",
         "  put into a vault:",
@@ -74,7 +74,7 @@ def test_variables_are_what_ansible_reads() -> None:
     text = variables("b", [server()])
     read = yaml.safe_load(text)
     assert read == {"sglang_install_version": "0.5.11", "sglang_server_instances": [SERVER["instance"]]}
-    assert "# process 4711 of user root since 2026-11-29T19:56:09Z, nohup" in text.splitlines()
+    assert "# process 4711 of user root, nohup" in text.splitlines()
     assert "#   put into a vault vault_qwen_api_key: --api-key in the command line of process 4711" in text.splitlines()
 
 
