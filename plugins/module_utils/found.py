@@ -26,6 +26,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.found_variables impo
 )
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.masking import Masker
+from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema
 from ansible_collections.gpuops.sglang.plugins.module_utils.processes import PROC
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
@@ -38,13 +39,15 @@ class Search:
     user: str = "sglang"  # that instances run as
     timeout: float = 180  # s that a parser may take
     ask_servers: bool = True
+    pids: tuple[int, ...] = ()  # of main processes; all servers when empty
     proc: Path = PROC
 
 
 def found_servers(search: Search) -> list[dict[str, Any]]:
     """Return every server that is no instance of ours, in the order of their processes; no secret is in it."""
     ours = [systemd.identity(name).cgroup for name in systemd.installed_instances()]
-    pids = [one.pid for one in processes.servers(search.proc) if not any(map(one.in_cgroup, ours))]
+    known = (one for one in processes.servers(search.proc) if not any(map(one.in_cgroup, ours)))
+    pids = [one.pid for one in known if not search.pids or one.pid in search.pids]
     seen = [one for one in (found_process(pid, search.proc) for pid in pids) if one and not _is_ours_elsewhere(one)]
     used, why = _gpus_in_use()
     names: list[str] = systemd.installed_instances()
@@ -111,7 +114,15 @@ def _server(
         notes += wanted.notes
         if search.ask_servers:
             key = line.secrets.get("api_key") or line.secrets.get("admin_api_key")
-            result["live"] = _live(found, wanted.entry, key, schema, notes)
+            plain = {name: value for name, value in line.args.items() if name in wanted.entry.get("args", {})}
+            requested = {"model_path": line.owned.get("model_path"), **plain}
+            result["live"] = _live(found, wanted.entry["port"], requested, key, schema, notes)
+            runs = result["live"]["sglang_version"] if result["live"] else ""
+            if runs not in ("", result["sglang_version"]):
+                result["not_carried"].append(
+                    f"it runs SGLang {runs}, but {result['sglang_version']} is installed there"
+                )
+                result["install_version"] = None
     known = options.options if options else None
     mask = Masker([*secrets.items(), *plain_secrets(found, known)])
     result["command"] = shown_words(found, mask, known)
@@ -187,19 +198,19 @@ def _gpus(
 
 
 def _live(
-    found: FoundProcess, entry: Mapping[str, Any], key: str | None, schema: Any, notes: list[str]
+    found: FoundProcess, port: int, requested: Mapping[str, Any], key: str | None, schema: Schema, notes: list[str]
 ) -> dict[str, Any] | None:
     """Ask a server what it runs with, if the port is its own and of this host."""
-    own = [address for address, port in found.listens if port == entry["port"]]
+    own = [address for address, other in found.listens if other == port]
     if found.own_network or not own:
-        notes.append(
-            f"it was not asked what it runs with: port {entry['port']} is "
-            f"{'not of the network of this host' if found.own_network else 'not one that it listens on'}"
-        )
+        why = "not of the network of this host" if found.own_network else "not one that it listens on"
+        notes.append(f"it was not asked what it runs with: port {port} is {why}")
         return None
-    args = entry.get("args", {})
-    info, why = ask(launch.local_url(own[0], entry["port"], bool(args.get("ssl_certfile"))), key)
-    if info is None:
-        notes.append(f"it did not tell what it runs with: {why}")
-        return None
-    return reported(info, {**args, "model_path": entry["model"], "port": entry["port"]}, schema)
+    info, why = ask(launch.local_url(own[0], port, bool(requested.get("ssl_certfile"))), key)
+    if info is not None:
+        try:
+            return reported(info, {**requested, "port": port}, schema)
+        except (TypeError, ValueError, AttributeError):
+            why = "it answers as no SGLang does"
+    notes.append(f"it did not tell what it runs with: {why}")
+    return None

@@ -18,7 +18,8 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import sy
 
 OWN_TMP = ("/tmp/", "/var/tmp/")  # the service has others of these names
 LIMITS = {"Max open files": "1048576", "Max locked memory": "unlimited"}  # of the service
-WRITTEN_TO = re.compile(r"(?i).*_(?:home|cache|dir|folder)")  # name of what is a directory to write into
+WRITTEN_TO = re.compile(r"(?i)(?!CUDA_).*_(?:home|cache|dir|folder)")  # name of what is a directory to write into
+RESTARTS = re.compile("unit |supervisord|cron")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -28,6 +29,8 @@ def changes(found: FoundProcess, entry: Mapping[str, Any], service_user: str) ->
         yield "this host has no systemd, which an instance needs"
     if found.container:
         yield f"it would run on this host, not in {found.container}: its paths and packages are those of the container"
+    if found.container or RESTARTS.match(found.origin):
+        yield f"{found.origin} may start it again when it is ended: it has to be told first"
     if found.owner != service_user:
         yield f"it would run as the user '{service_user}' with a home of its own, not as '{found.owner}'"
     if not found.container:
@@ -84,7 +87,7 @@ def unreadable(path: Path, user: User) -> Path | None:
 
 
 def _paths(found: FoundProcess, entry: Mapping[str, Any], user: User, name: str) -> Iterator[str]:
-    for option, path in dict(paths_of(entry)).items():
+    for option, path in paths_of(entry):
         if f"{path}/".startswith(OWN_TMP):
             yield f"'{option}' is {path}, but the service has a /tmp of its own: move it"
             continue

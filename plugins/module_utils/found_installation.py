@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from ansible_collections.gpuops.sglang.plugins.module_utils import release
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import FoundProcess
@@ -46,18 +47,18 @@ def installation(found: FoundProcess, proc: Path = PROC) -> Installation:
     )
     folders = list(dict.fromkeys(_package_folders(found, root, proc)))
     known = next(iter(metadata.distributions(name="sglang", path=[str(folder) for folder in folders])), None)
+    version = str((known.metadata.get_all("Version") or [""])[0]) if known else ""
     if sources:
         told = f"it runs from the sources in {sources}, which no package index has: a release of its version is another"
-        return Installation(known.version if known else "", sources, sources, (told,))
-    if known is None:
+        return Installation(version, sources, sources, (told,))
+    if known is None or not version:
         return Installation("", "", "", ("its SGLang was not found among the packages of its interpreter",))
     place = Path(str(known.locate_file("")))
-    return Installation(known.version, str(place), "", tuple(_problems(known, place, found)))
+    return Installation(version, str(place), "", tuple(_problems(known, version, place, found)))
 
 
-def _problems(known: metadata.Distribution, place: Path, found: FoundProcess) -> Iterator[str]:
-    version = known.version
-    source = json.loads(known.read_text("direct_url.json") or "{}")
+def _problems(known: metadata.Distribution, version: str, place: Path, found: FoundProcess) -> Iterator[str]:
+    source = _source(known)
     if source.get("dir_info", {}).get("editable"):
         yield f"its SGLang is an editable installation of {_local(source)}, which may have been changed"
     elif source:
@@ -79,7 +80,16 @@ def _problems(known: metadata.Distribution, place: Path, found: FoundProcess) ->
         yield f"SGLang {version} was installed after it was started: it may run another version"
 
 
-def _local(source: dict) -> str:  # type: ignore[type-arg]
+def _source(known: metadata.Distribution) -> dict[str, Any]:
+    """Return where a package was installed from, if not from an index (PEP 610)."""
+    try:
+        source = json.loads(known.read_text("direct_url.json") or "{}")
+    except ValueError:
+        return {"url": "an address that can not be read"}
+    return source if isinstance(source, dict) else {}
+
+
+def _local(source: Mapping[str, Any]) -> str:
     """Return where a package was installed from, without what logs in there."""
     address = re.sub(r"://[^/@]*@", "://", str(source.get("url", "an address"))).removeprefix("file://")
     commit = source.get("vcs_info", {}).get("commit_id")
@@ -95,8 +105,8 @@ def _first_places(found: FoundProcess) -> Iterator[Path]:
 
 
 def _package_folders(found: FoundProcess, root: Path, proc: Path) -> Iterator[Path]:
-    prefix = found.python.parents[1] if found.python else Path(found.path(found.command.python)).parents[1]
-    yield from sorted(_below(root, prefix).glob("lib/python3*/*-packages"))
+    python = found.python or found.path(found.command.python)
+    yield from sorted(_below(root, python.parent.parent).glob("lib/python3*/*-packages"))
     # what it has loaded, also where no prefix tells
     try:
         maps = (proc / str(found.pid) / "maps").read_text(errors="replace")

@@ -78,7 +78,7 @@ def _ask(found: FoundProcess, installed: Installation, timeout: float) -> tuple[
     if found.container:
         return None, f"its interpreter is that of {found.container} and was not run"
     if found.python is None:
-        return None, "its interpreter is not there any more"
+        return None, "its interpreter is not there any more, or not its own"
     asked = {
         "schema_probe": inspect.getsource(schema_probe),
         "path": installed.sources,

@@ -21,7 +21,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.processes import (
     process,
     with_descendants,
 )
-from ansible_collections.gpuops.sglang.plugins.module_utils.server_command import ServerCommand, server_command
+from ansible_collections.gpuops.sglang.plugins.module_utils.server_command import PYTHON, ServerCommand, server_command
 
 GONE = " (deleted)"  # the kernel writes it after the path of what is there no more
 
@@ -71,13 +71,13 @@ class FoundProcess:
 def found_process(pid: int, proc: Path = PROC) -> FoundProcess | None:
     """Return what is known of a server's main process, or None when it has ended meanwhile or is none."""
     folder = proc / str(pid)
+    started = _started(folder)
     argv = command_of(pid, proc)
     command, known = server_command(argv), process(pid, proc)
     if command is None or known is None or known.age is None:
         return None
     try:
         status = dict(re.findall(r"^(\w+):\t(.*)$", (folder / "status").read_text(errors="replace"), re.MULTILINE))
-        started = int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[19])
         environment = _environment((folder / "environ").read_bytes())
         cwd = Path(os.readlink(folder / "cwd"))
     except OSError:
@@ -85,6 +85,11 @@ def found_process(pid: int, proc: Path = PROC) -> FoundProcess | None:
     user = User(
         int(status["Uid"].split()[1]), int(status["Gid"].split()[1]), tuple(map(int, status.get("Groups", "").split()))
     )
+    if started is None or started != _started(folder):
+        return None  # another one has got its number
+    # what runs with the rights of another user than its caller's may have any command line
+    own = len(set(status["Uid"].split())) == 1
+    exe = _link(folder / "exe") if own else ""
     container = container_of(known.cgroups, proc)
     if not container and (_link(folder / "ns/pid") != _link(proc / "self/ns/pid") or not _same_root(folder)):
         container = "another container"
@@ -102,13 +107,20 @@ def found_process(pid: int, proc: Path = PROC) -> FoundProcess | None:
         command=command,
         folder=cwd,
         environment=environment,
-        python=None if container else _python(command.python, cwd, environment, _link(folder / "exe")),
+        python=None if container else _python(command.python, cwd, environment, exe),
         logs=tuple(dict.fromkeys(filter(None, (_link(folder / "fd" / number) for number in "12")))),
         listens=tuple(sockets.listening(family, proc)),
         family=tuple(family),
         limits=_limits(folder),
         bound_to=_bound_to(status, proc),
     )
+
+
+def _started(folder: Path) -> int | None:
+    try:
+        return int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+    except (OSError, IndexError):
+        return None
 
 
 def _environment(content: bytes) -> dict[str, str]:
@@ -118,7 +130,7 @@ def _environment(content: bytes) -> dict[str, str]:
 
 def _python(written: str, cwd: Path, environment: Mapping[str, str], exe: str) -> Path | None:
     """Return the interpreter as it was called, since a venv is known by that, or else the program itself."""
-    if not exe or exe.endswith(GONE):
+    if exe.endswith(GONE) or not PYTHON.fullmatch(exe):
         return None
     for candidate in _candidates(written, cwd, environment):
         if os.path.realpath(candidate) == os.path.realpath(exe):

@@ -105,13 +105,14 @@ def written(
     if visible is not None and gpus is None:
         env["CUDA_VISIBLE_DEVICES"] = visible
     if mask(model) != model:
-        notes.append("its model holds a secret, which is masked here: write 'model' yourself")
+        notes.append("its model holds a secret, which is masked here: write it yourself")
+        model = mask(model)
     name = suggested_name(model, port, taken)
     vault = {secret: re.sub("[^a-z0-9]", "_", f"vault_{name}_{secret}".lower()) for secret in sorted(secrets)}
     host = line.owned.get("host")
     entry: dict[str, Any] = {
         "name": name,
-        "model": mask(model),
+        "model": model,
         **({"host": host} if host else {}),
         "port": port,
         **({"gpus": gpus} if gpus else {}),

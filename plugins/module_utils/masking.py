@@ -30,7 +30,7 @@ LOOKS_SECRET = [
     re.compile(pattern)
     for pattern in (
         r"(?s:(?P<keep>-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?=-----END|\Z))",
-        r"(?P<keep>[a-z]://[^/\s:@]*:)[^/\s\"']+(?=@)",
+        r"(?P<keep>[A-Za-z0-9]://[^/\s:@]*:)[^/\s\"']+(?=@)",
         r"(?i:(?P<keep>authorization\\*[\"']?[ \t]*[:=][ \t]*\\*[\"']?))[^\"'\n\\]+",
         r"(?i:(?P<keep>\bbearer[ \t]+))[\w.~+/=-]{4,}",
         r"(?P<keep>(?<![A-Za-z0-9])(?:hf_(?=\w{20})|gh[oprsu]_(?=\w{20})|AKIA(?=\w{12})|sk-|glpat-|nvapi-))[\w-]{8,}",

@@ -35,6 +35,11 @@ options:
     description: Whether to ask the servers what they run with.
     type: bool
     default: true
+  pids:
+    description: Main processes of the servers to look at; all servers when empty.
+    type: list
+    elements: int
+    default: []
 attributes:
   check_mode:
     description: Does the same.
@@ -185,13 +190,15 @@ def main() -> None:
             "user": {"type": "str", "default": "sglang"},
             "timeout": {"type": "int", "default": 180},
             "ask": {"type": "bool", "default": True},
+            "pids": {"type": "list", "elements": "int", "default": []},
         },
         supports_check_mode=True,
     )
     asked = module.params
     try:
         require_root()
-        search = Search(Path(asked["install_root"]) / "releases", asked["user"], asked["timeout"], asked["ask"])
+        releases = Path(asked["install_root"]) / "releases"
+        search = Search(releases, asked["user"], asked["timeout"], asked["ask"], tuple(asked["pids"]))
         servers = found_servers(search)
     except Refused as refused:
         module.fail_json(msg=str(refused))

@@ -40,20 +40,17 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "processes", lambda: [])
 
 
-def find(pid: int, monkeypatch: pytest.MonkeyPatch, **more: Any) -> dict[str, Any]:
+def find(pid: int, **more: Any) -> dict[str, Any]:
     """Find all servers, look at one."""
-    known = [one for one in processes.servers() if one.pid == pid]
-    assert known, "it is no server"
-    monkeypatch.setattr(processes, "servers", lambda proc: known)
     before = Path(f"/proc/{pid}/stat").read_text().split()[2:22]
-    (server,) = found_servers(Search(**{"releases": Path("/nonexistent"), **more}))
+    (server,) = found_servers(Search(**{"releases": Path("/nonexistent"), "pids": (pid,), **more}))
     after = Path(f"/proc/{pid}/stat").read_text().split()[2:22]
     assert (before[0] in "RS") and before[1:5] == after[1:5] and before[19:] == after[19:]
     assert "4711" not in json.dumps(server).replace(str(pid), "")
     return server
 
 
-def test_a_server_as_in_the_accounts(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_as_in_the_accounts(python: Path, tmp_path: Path) -> None:
     port, log = free_port(), tmp_path / "sglang.log"
     (tmp_path / "models/Qwen3.6-27B").mkdir(parents=True)
     tell(python, {
@@ -73,7 +70,7 @@ def test_a_server_as_in_the_accounts(python: Path, tmp_path: Path, monkeypatch: 
         "SSH_CONNECTION": "x",
     }
     with started(["setsid", "--fork", "nohup", *words], tmp_path, log, **environment) as pid:
-        server = find(pid, monkeypatch)
+        server = find(pid)
     name = "vault_qwen3_6_27b"
     assert server["instance"] == {
         "name": "qwen3-6-27b",
@@ -104,9 +101,7 @@ def test_a_server_as_in_the_accounts(python: Path, tmp_path: Path, monkeypatch: 
     assert server["command"][:3] == words[:3] and server["command"][7:9] == ["--api-key", "***"]
 
 
-def test_a_config_file_and_the_command_of_the_package(
-    python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_config_file_and_the_command_of_the_package(python: Path, tmp_path: Path) -> None:
     port = free_port()
     (tmp_path / "c.yaml").write_text(f"context-length: 4096\napi-key: {SECRETS['file']}\ntp-size: 2\nport: {port}\n")
     words = [
@@ -121,7 +116,7 @@ def test_a_config_file_and_the_command_of_the_package(
         str(port),
     ]
     with started(["setsid", "--fork", *words], tmp_path, tmp_path / "log") as pid:
-        server = find(pid, monkeypatch, ask_servers=False)
+        server = find(pid, ask_servers=False)
     assert server["instance"]["model"] == "Qwen/Q"
     assert {n: v for n, v in server["instance"]["args"].items() if n == "context_length"} == {"context_length": 4096}
     assert 4 in server["instance"]["args"].values() and server["live"] is None
@@ -129,8 +124,34 @@ def test_a_config_file_and_the_command_of_the_package(
     assert server["started_by"] == "a shell or program that has ended"
 
 
+def test_a_server_whose_packages_were_replaced(python: Path, tmp_path: Path) -> None:
+    tell(python, {"version": "0.5.11", "model_path": "./m", "page_size": "?", "tp_size": 1})
+    (tmp_path / "m").mkdir()
+    words = [
+        "setsid",
+        "--fork",
+        str(python),
+        "-m",
+        "sglang.launch_server",
+        "--model-path",
+        "./m",
+        "--port",
+        str(free_port()),
+    ]
+    with started(words, tmp_path, tmp_path / "log") as pid:
+        server = find(pid)
+        assert server["live"] is None and "it answers as no SGLang does" in server["notes"][-1]
+        tell(python, {"version": "0.5.11", "model_path": "./m"})
+        server = find(pid)
+    assert server["not_carried"] == ["it runs SGLang 0.5.11, but 0.5.13 is installed there"]
+    assert server["install_version"] is None
+    # what it was told, though the variables have it as it is seen from anywhere
+    assert server["live"]["differences"] == [] and server["live"]["options"][0]["requested"] == "./m"
+    assert server["instance"]["model"] == str(tmp_path / "m")
+
+
 @pytest.mark.skipif(not shutil.which("tmux"), reason="no tmux")
-def test_a_server_in_tmux(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_in_tmux(python: Path, tmp_path: Path) -> None:
     tmux = ["tmux", "-S", str(tmp_path / "tmux"), "-f", "/dev/null"]
     words = [
         *tmux,
@@ -147,7 +168,7 @@ def test_a_server_in_tmux(python: Path, tmp_path: Path, monkeypatch: pytest.Monk
     try:
         with started([*words, "--port", str(free_port())], tmp_path, tmp_path / "log", TERM="xterm") as pid:
             assert [one.pid for one in processes.servers() if "launch_server" in one.command].count(pid) == 1
-            server = find(pid, monkeypatch, ask_servers=False)
+            server = find(pid, ask_servers=False)
         assert server["started_by"] == "tmux"
         assert server["logs"][0].startswith("/dev/pts/")
     finally:
@@ -162,9 +183,7 @@ def test_gpus_and_a_server_that_does_not_answer(python: Path, tmp_path: Path, mo
         os.kill(pid, signal.SIGSTOP)
         try:
             monkeypatch.setattr("ansible_collections.gpuops.sglang.plugins.module_utils.found_live.WAIT", 0.2)
-            known = [one for one in processes.servers() if one.pid == pid]
-            monkeypatch.setattr(processes, "servers", lambda proc: known)
-            (server,) = found_servers(Search(Path("/nonexistent")))
+            (server,) = found_servers(Search(Path("/nonexistent"), pids=(pid,)))
         finally:
             os.kill(pid, signal.SIGCONT)
     assert server["instance"]["gpus"] == [2, 3]
@@ -199,15 +218,13 @@ def test_which_gpus(
     assert found._gpus(made_up([]), [GpuProcess(1, 1.0, 2, None)], {"base_gpu_id": 2}, notes) is None
 
 
-def test_a_parser_that_can_not_be_asked_gives_way_to_a_release(
-    python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_parser_that_can_not_be_asked_gives_way_to_a_release(python: Path, tmp_path: Path) -> None:
     words = [str(python), "-m", "sglang.launch_server", "--model-path", "m", "--api-key", SECRETS["api"], "--tp", "2"]
     schema = tmp_path / "releases/0.5.13-0123abcd/schema.json"
     with started(
         ["setsid", "--fork", *words, "--port", str(free_port())], tmp_path, tmp_path / "log", NCCL_X=SECRETS["api"]
     ) as pid:
-        server = find(pid, monkeypatch, timeout=0.01)
+        server = find(pid, timeout=0.01)
         assert server["instance"] is None
         assert "has not told its options within 0.01 s" in server["notes"][0]
         assert server["command"][5:9] == ["--api-key", "***", "--tp", "2"]
@@ -215,20 +232,18 @@ def test_a_parser_that_can_not_be_asked_gives_way_to_a_release(
 
         schema.parent.mkdir(parents=True)
         schema.write_text(json.dumps({"sglang_version": "0.5.13", "options": schema_of("0.5.13")}))
-        monkeypatch.undo()
-        monkeypatch.setattr(gpu, "processes", lambda: [])
-        server = find(pid, monkeypatch, timeout=0.01, releases=tmp_path / "releases")
+        server = find(pid, timeout=0.01, releases=tmp_path / "releases")
     assert 2 in server["instance"]["args"].values()
     assert f"the options are those of {schema.parent}" in server["notes"][0]
 
 
-def test_a_package_that_can_not_be_imported_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_can_not_be_imported_is_told(tmp_path: Path) -> None:
     python = make_venv(tmp_path / "venv", "0.5.13+mine")
     (parser,) = tmp_path.glob("venv/lib/python3*/site-packages/sglang/srt/server_args.py")
     parser.write_text("import torch_that_is_not_there\n")
     words = [str(python), "-m", "sglang.launch_server", "--model-path", "m", "--port", str(free_port())]
     with started(["setsid", "--fork", *words], tmp_path, tmp_path / "log") as pid:
-        server = find(pid, monkeypatch)
+        server = find(pid)
     assert "No module named 'torch_that_is_not_there'" in server["notes"][0]
     assert server["install_version"] is None and len(server["not_carried"]) == 2
 

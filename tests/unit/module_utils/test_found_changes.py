@@ -46,6 +46,7 @@ def test_a_server_that_is_as_an_instance_would_be() -> None:
         ({}, {"logs": ("/root/sglang.log",)}, "its log is /root/sglang.log: the service writes to the journal"),
         ({}, {"logs": ("/root/x.log (deleted)",)}, "its log is /root/x.log, which is deleted"),
         ({}, {"limits": {**LIMITS, "Max open files": "1024"}}, "its limits: max open files 1024 -> 1048576"),
+        ({}, {"origin": "unit llm.service"}, "unit llm.service may start it again when it is ended"),
         ({}, {"bound_to": "0-3"}, "the processors 0-3 only"),
         ({"port": 80}, {"listens": ()}, "has the port 80: use a whole number from 1024"),
         ({"port": 30001}, {}, "does not listen on port 30001 yet, but on 30000"),
@@ -65,7 +66,7 @@ def test_a_change_is_a_sentence(entry: dict[str, Any], facts: dict[str, Any], se
 
 def test_what_does_not_change_is_not_told() -> None:
     assert told(logs=("/dev/null", "/dev/pts/3", "pipe:[1]", "socket:[2]")) == []
-    assert told({"env": {"HF_HOME": "relative"}}) == []
+    assert told({"env": {"HF_HOME": "relative", "CUDA_HOME": "/usr/local/cuda"}}) == []
 
 
 def test_flags_of_the_interpreter_are_told() -> None:
@@ -77,8 +78,8 @@ def test_flags_of_the_interpreter_are_told() -> None:
 
 def test_a_host_without_systemd_and_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(found_changes.systemd, "is_here", lambda: False)
-    first, second = told({"model": "/tmp/own/m"}, container="docker 0123")
-    assert "no systemd" in first and "not in docker 0123" in second
+    first, second, third = told({"model": "/tmp/own/m"}, container="docker 0123", origin="docker 0123")
+    assert "no systemd" in first and "not in docker 0123" in second and "docker 0123 may start it again" in third
 
 
 def test_a_model_that_the_service_can_not_read(tmp_path: Path) -> None:

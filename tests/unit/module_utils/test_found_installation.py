@@ -113,6 +113,18 @@ def test_packages_of_a_container_are_looked_for_in_it(tmp_path: Path) -> None:
     assert installation(found([], **words, command=command), tmp_path / "proc").version == "0.5.13"
 
 
+def test_damaged_packages_are_no_error(tmp_path: Path) -> None:
+    site = install(tmp_path)
+    about = site / "sglang-0.5.11.dist-info"
+    for content in ("{", "[]", '{"url": 1}'):
+        (about / "direct_url.json").write_text(content)
+        assert look(tmp_path).version == "0.5.11"
+    (about / "METADATA").write_text("x")
+    assert look(tmp_path).version in ("", "0.5.11")
+    (about / "RECORD").unlink()
+    assert look(tmp_path, python=Path("/python")).version == ""
+
+
 def test_no_installation(tmp_path: Path) -> None:
     one = look(tmp_path)
     assert (one.version, one.published) == ("", False)

@@ -29,13 +29,14 @@ class Proc:
     def add(
         self, pid: int, parent: int, command: str = "sh", comm: str = "python", cgroup: str = "/", ignored: int = 0,
         environment: dict[str, str] | None = None, links: dict[str, str] | None = None, cpus: str = "0-7",
+        uids: str = "1000\t1000\t1000\t1000",
     ) -> None:  # fmt: skip
         folder = self.root / str(pid)
         for name in ("fd", "ns", "net"):
             (folder / name).mkdir(parents=True)
         files = {
             "stat": f"{pid} ({comm}) S {parent} {' '.join(map(str, range(5, 22)))} 6000 23 24\n",
-            "status": f"Uid:\t1\t1000\t1\t1\nGid:\t1\t1001\t1\t1\nGroups:\t4 27 \nSigIgn:\t{ignored:016x}\n"
+            "status": f"Uid:\t{uids}\nGid:\t1\t1001\t1\t1\nGroups:\t4 27 \nSigIgn:\t{ignored:016x}\n"
             f"Cpus_allowed_list:\t{cpus}\n",
             "cmdline": "".join(f"{word}\0" for word in command.split()),
             "environ": "".join(f"{name}={value}\0" for name, value in (environment or {}).items()),
@@ -194,6 +195,16 @@ def test_an_interpreter_that_is_gone_or_of_a_container_is_not_run(proc: Proc) ->
     proc.add(51, 1, SERVER, cgroup=f"/docker/{ID}")
     assert [proc.found(pid).python for pid in (50, 51)] == [None, None]
     assert proc.found(51).container == "docker 0123456789ab"
+
+
+def test_what_runs_with_the_rights_of_another_is_not_run_again(proc: Proc, tmp_path: Path) -> None:
+    exe = interpreters(tmp_path)
+    words = f"{tmp_path}/a/bin/python -m sglang.launch_server"
+    proc.add(50, 1, words, links={"exe": str(exe)}, uids="1000\t0\t0\t0")  # a program with the set-user-ID bit
+    proc.add(51, 1, words, links={"exe": "/usr/bin/su"})
+    (tmp_path / "c").symlink_to("/usr/bin/env")
+    proc.add(52, 1, f"{tmp_path}/c/../a/bin/python -m sglang.launch_server", links={"exe": "/usr/bin/env"})
+    assert [proc.found(pid).python for pid in (50, 51, 52)] == [None, None, None]
 
 
 def test_this_process_is_none() -> None:

@@ -321,6 +321,11 @@ def test_a_command_line_is_shown_without_secrets(words: list[str], shown: list[s
     ]
 
 
+def test_a_model_that_holds_a_secret_is_left_to_the_operator() -> None:
+    one = wanted("--model-path s3://key:pw-4711@host/m")
+    assert "4711" not in json.dumps([one.entry, one.notes]) and "write it yourself" in one.notes[0]
+
+
 def test_what_was_not_understood_is_told() -> None:
     one = wanted("--model-path m --colour red --weight-version v")
     assert any("no option '--colour'" in note for note in one.notes)

@@ -96,6 +96,7 @@ def test_a_known_secret_may_be_a_number() -> None:
         ("curl -H 'Authorization: Bearer v' http://h", f"curl -H 'Authorization: {MASK}' http://h"),
         ("sent bearer abc.def-ghi", f"sent bearer {MASK}"),
         ("http://user:v@h:3128/ and http://h:80/", f"http://user:{MASK}@h:3128/ and http://h:80/"),
+        ("from s3://key:v@host/m", f"from s3://key:{MASK}@host/m"),
         ("uses hf_" + "a1B2" * 9, f"uses hf_{MASK}"),
         ("uses sk-abcdefgh.", f"uses sk-{MASK}."),
         (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.sglang.plugins.module_utils import found, gpu, processes
+from ansible_collections.gpuops.sglang.plugins.module_utils import gpu
 from ansible_collections.gpuops.sglang.plugins.module_utils.found import Search
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.modules import sglang_found
@@ -23,10 +23,10 @@ def test_what_is_found_is_told_and_changes_nothing(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sglang_found, "found_servers", lambda search: asked.append(search) or [{"pid": 7}])
     monkeypatch.setattr(sglang_found, "cards", lambda: [{"index": 0}])
     monkeypatch.setattr(sglang_found, "require_root", lambda: None)
-    how = {"install_root": "/srv/sglang", "user": "llm", "timeout": 5, "ask": False}
+    how = {"install_root": "/srv/sglang", "user": "llm", "timeout": 5, "ask": False, "pids": [7]}
     result = call_module(sglang_found, {**how, "_ansible_check_mode": check_mode})
     assert (result["changed"], result["servers"], result["gpus"]) == (False, [{"pid": 7}], [{"index": 0}])
-    assert asked == [Search(Path("/srv/sglang/releases"), "llm", 5, False)]
+    assert asked == [Search(Path("/srv/sglang/releases"), "llm", 5, False, (7,))]
 
 
 def test_only_root_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,9 +54,7 @@ def test_all_of_a_server_is_documented(tmp_path: Path, monkeypatch: pytest.Monke
         str(free_port()),
     ]
     with started(words, tmp_path, tmp_path / "log") as pid:
-        known = [one for one in processes.servers() if one.pid == pid]
-        monkeypatch.setattr(found.processes, "servers", lambda proc: known)
-        result = call_module(sglang_found, {})
+        result = call_module(sglang_found, {"pids": [pid]})
     (server,) = result["servers"]
     assert set(server) == set(documented["servers"]["contains"])
     assert set(server["live"]) == set(documented["servers"]["contains"]["live"]["contains"])
