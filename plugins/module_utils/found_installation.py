@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import release
+from ansible_collections.gpuops.sglang.plugins.module_utils import release_record
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import FoundProcess
 from ansible_collections.gpuops.sglang.plugins.module_utils.processes import PROC
 
@@ -72,7 +72,7 @@ def _problems(known: metadata.Distribution, version: str, place: Path, found: Fo
         written = record.stat().st_mtime
     except OSError:
         return
-    changed = list(islice(release.changed_files(record, written), SHOWN + 1))
+    changed = list(islice(release_record.changed_files(record, written), SHOWN + 1))
     if changed:
         more = ", ..." if len(changed) > SHOWN else ""
         yield f"its SGLang {version} was changed by hand: {', '.join(changed[:SHOWN])}{more}"

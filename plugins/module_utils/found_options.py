@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import found_probe, release, schema_probe
+from ansible_collections.gpuops.sglang.plugins.module_utils import found_probe, release_record, schema_probe
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_installation import Installation
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import FoundProcess
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import last_lines
@@ -50,7 +50,7 @@ def found_options(
     for folder in (
         sorted(releases.glob(f"{installed.version}-*")) if installed.version and not installed.sources else ()
     ):
-        options = release.schema(folder)
+        options = release_record.schema(folder)
         if options is not None and options.version == installed.version:
             return FoundOptions(options, None), f"{why}: the options are those of {folder}"
     return None, why
