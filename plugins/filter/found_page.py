@@ -11,7 +11,7 @@ description:
     what it runs with, what can not be carried over, and what would change under supervision.
 options:
   _input:
-    description: Host name to list of found servers; an empty list shows the host without one.
+    description: Host name to list of found servers; V(false) in its place says that the host was not looked at.
     type: dict
     required: true
 seealso:

@@ -50,7 +50,7 @@ from typing import Any
 import yaml
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_page import Server, one_line, where
 
-TEMPLATES = ("{{", "{%", "{#")  # what Ansible would take a text for
+PLAIN = re.compile(r"[\w./:,=+@ -]*")  # what can be no template, whatever begins one
 REFERENCE = re.compile(r"\{\{ vault_[a-z0-9_]+ \}\}")  # a host may tell anything
 
 
@@ -64,7 +64,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: Any, value: str) -> Any:
-    tag = "!unsafe" if any(mark in value for mark in TEMPLATES) else "tag:yaml.org,2002:str"
+    tag = "tag:yaml.org,2002:str" if PLAIN.fullmatch(value) else "!unsafe"
     return dumper.represent_scalar(tag, value, style="'" if tag == "!unsafe" else None)
 
 

@@ -94,6 +94,16 @@ def from_argv(
     return line
 
 
+def model_type(words: Sequence[str]) -> str:
+    """Return what `sglang serve` is told to serve; 'auto' where it finds that out itself."""
+    told = "auto"
+    for position, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if flag == "--model-type":
+            told = value if equals else "".join(words[position + 1 : position + 2])
+    return told
+
+
 def _served(words: list[str]) -> list[str]:
     """Return what `sglang serve` hands on: without --model-type, and a first word that is the model as an option."""
     left: list[str] = []

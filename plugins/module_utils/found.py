@@ -5,18 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, launch, processes
-from ansible_collections.gpuops.sglang.plugins.module_utils.command_line import from_argv
-from ansible_collections.gpuops.sglang.plugins.module_utils.found_changes import changes
+from ansible_collections.gpuops.sglang.plugins.module_utils.command_line import from_argv, model_type
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_changes import changes, ending
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_installation import installation
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_live import ask, reported
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_options import config_of, found_options
-from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import FoundProcess, found_process
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import (
+    FoundProcess,
+    found_process,
+    started_at,
+)
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_variables import (
     Written,
     plain_secrets,
@@ -27,8 +32,10 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.found_variables impo
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.masking import Masker
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema
-from ansible_collections.gpuops.sglang.plugins.module_utils.processes import PROC
+from ansible_collections.gpuops.sglang.plugins.module_utils.processes import PROC, Process
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+
+TOTAL = 1800  # s for all servers together: any user can start a thousand
 
 
 @dataclass(frozen=True)
@@ -46,18 +53,67 @@ class Search:
 def found_servers(search: Search) -> list[dict[str, Any]]:
     """Return every server that is no instance of ours, in the order of their processes; no secret is in it."""
     ours = [systemd.identity(name).cgroup for name in systemd.installed_instances()]
-    known = (one for one in processes.servers(search.proc) if not any(map(one.in_cgroup, ours)))
-    pids = [one.pid for one in known if not search.pids or one.pid in search.pids]
-    seen = [one for one in (found_process(pid, search.proc) for pid in pids) if one and not _is_ours_elsewhere(one)]
+    known = [one for one in processes.servers(search.proc) if not any(map(one.in_cgroup, ours))]
     used, why = _gpus_in_use()
     names: list[str] = systemd.installed_instances()
     told = []
-    for one in seen:
-        server = _server(one, search, [use for use in used if use.pid in one.family], why, names)
+    end = time.monotonic() + TOTAL
+    for process in known:
+        if search.pids and process.pid not in search.pids:
+            continue
+        left = end - time.monotonic()
+        try:
+            if left <= 0:
+                raise Refused(f"the {TOTAL} s for all servers are over: name it (pids) to have it looked into")
+            one = found_process(process.pid, search.proc)
+            if one is None or _is_ours_elsewhere(one):
+                continue
+            limited = replace(search, timeout=min(search.timeout, left))
+            server = _server(one, limited, [use for use in used if use.pid in one.family], why, names)
+        except Exception as error:  # whatever is odd about one hides no other
+            # a text of an error may hold what nobody may read
+            reason = str(error) if isinstance(error, Refused) else type(error).__name__
+            server = _bare(process, search, used, f"it could not be looked into: {reason}")
         if server["instance"]:
             names.append(server["instance"]["name"])
-        told.append(server)
+        told.append(_masked(server, _text))
     return told
+
+
+def _text(name: str) -> str:
+    """Return a text that can be written, also of a path that is no UTF-8."""
+    return name.encode(errors="replace").decode()
+
+
+def _bare(one: Process, search: Search, used: Iterable[gpu.GpuProcess], note: str) -> dict[str, Any]:
+    """Return what anybody may know of a server that can not be looked into."""
+    age = one.age or 0.0
+    result: dict[str, Any] = {
+        "pid": one.pid,
+        "started": started_at(one.pid, search.proc),
+        "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - age)),
+        "owner": one.owner,
+        "started_by": "-",
+        "working_directory": "-",
+        "python": "",
+        "sglang_version": "",
+        "installed_in": "",
+        "listens": [],
+        "gpu_memory": [{"gpu": use.gpu, "memory": use.memory} for use in used if use.pid == one.pid],
+        "logs": [],
+        "environment": {},
+        "instance": None,
+        "install_version": None,
+        "secrets": [],
+        "end": "",
+        "live": None,
+        "not_carried": [],
+        "changes": [],
+        "command": one.command.split(),
+        "notes": [note],
+    }
+    masked: dict[str, Any] = _masked(result, Masker())
+    return masked
 
 
 def _is_ours_elsewhere(found: FoundProcess) -> bool:
@@ -77,7 +133,10 @@ def _server(
     found: FoundProcess, search: Search, used: list[gpu.GpuProcess], why: str, names: Collection[str]
 ) -> dict[str, Any]:
     installed = installation(found, search.proc)
-    options, unasked = found_options(found, installed, search.releases, search.timeout)
+    if found.command.serve and model_type(found.command.words) == "diffusion":
+        options, unasked = None, "it serves a diffusion model (--model-type diffusion), which no instance does"
+    else:
+        options, unasked = found_options(found, installed, search.releases, search.timeout)
     notes = [sentence for sentence in (why, unasked) if sentence]
     result: dict[str, Any] = {
         "pid": found.pid,
@@ -96,6 +155,7 @@ def _server(
         "instance": None,
         "install_version": installed.version if installed.published and not installed.problems else None,
         "secrets": [],
+        "end": ending(found),
         "live": None,
         "not_carried": list(installed.problems),
         "changes": [],
@@ -126,12 +186,14 @@ def _server(
     known = options.options if options else None
     mask = Masker([*secrets.items(), *plain_secrets(found, known)])
     result["command"] = shown_words(found, mask, known)
+    if found.own_files and not found.container:
+        notes.append("it has mounts of its own: a path of it may be another file on this host")
     result["notes"] = notes
     masked: dict[str, Any] = _masked(result, mask, {"instance", "secrets", "command"})
     return masked
 
 
-def _masked(value: Any, mask: Masker, whole: Collection[str] = ()) -> Any:
+def _masked(value: Any, mask: Callable[[str], str], whole: Collection[str] = ()) -> Any:
     """Return a result with secrets masked in each of its texts, but for what is free of them in `whole`."""
     if isinstance(value, Mapping):
         return {name: item if name in whole else _masked(item, mask) for name, item in value.items()}

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import GONE, FoundProcess, User
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_child import User
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import GONE, FoundProcess
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import instance_problems
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
@@ -20,6 +21,7 @@ OWN_TMP = ("/tmp/", "/var/tmp/")  # the service has others of these names
 LIMITS = {"Max open files": "1048576", "Max locked memory": "unlimited"}  # of the service
 WRITTEN_TO = re.compile(r"(?i)(?!CUDA_).*_(?:home|cache|dir|folder)")  # name of what is a directory to write into
 RESTARTS = re.compile("unit |supervisord|cron")
+SAME = "test \"$(sed 's/.*) //' /proc/{0}/stat | cut -d' ' -f20)\" = {1}"  # that is still the process
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -55,13 +57,26 @@ def changes(found: FoundProcess, entry: Mapping[str, Any], service_user: str) ->
         yield f"this host has an instance '{entry['name']}' already, which would be replaced: choose another name"
 
 
+def ending(found: FoundProcess) -> str:
+    """Return how to end a server so that it stays so: what to stop, or a command that hits no later process."""
+    if found.container or found.origin.startswith("unit "):
+        return f"stop {found.origin}"
+    if RESTARTS.match(found.origin):
+        return f"take process {found.pid} out of {found.origin} and stop it there"
+    return f"{SAME.format(found.pid, found.started)} && kill {found.pid}"
+
+
 def paths_of(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield name and path of what an instance reads by an absolute path."""
     yield "model", str(entry["model"])
     for group in ("args", "env"):
         for name, value in sorted(entry.get(group, {}).items()):
             for item in value if isinstance(value, list) else [value]:
-                path = str(item).rpartition("=")[2] if name == "lora_paths" else str(item)
+                if isinstance(item, Mapping):
+                    item = item.get("lora_path", "")
+                path = str(item)
+                if name == "lora_paths" and "=" in path:
+                    path = path.partition("=")[2]
                 if path.startswith("/") and "\n" not in path:
                     yield name, path.split(":")[0]
 
@@ -72,9 +87,9 @@ def unreadable(path: Path, user: User) -> Path | None:
     for folder in (*reversed(path.parents), path):
         try:
             about = folder.stat()
-        except OSError:
+        except (OSError, ValueError):
             return None
-        wanted = 0o1 if folder != path else 0o5 if folder.is_dir() else 0o4
+        wanted = 0o1 if folder != path else 0o5 if os.path.isdir(folder) else 0o4
         if about.st_uid == user.uid:
             mode = about.st_mode >> 6
         elif about.st_gid in (user.gid, *user.groups):
@@ -95,7 +110,7 @@ def _paths(found: FoundProcess, entry: Mapping[str, Any], user: User, name: str)
             yield f"'{option}' is {path}, but the service can write to its home alone: leave it out if it is written to"
         closed = unreadable(Path(path), user)
         if closed:
-            verb = "enter" if closed.is_dir() else "read"
+            verb = "enter" if os.path.isdir(closed) else "read"
             yield (
                 f"'{option}' is {path}, but the user '{name}' can not {verb} {closed}: move it, or open it to that user"
             )
@@ -114,7 +129,7 @@ def _cached(found: FoundProcess, model: str) -> Path | None:
     variables = found.environment
     home = Path(variables.get("HF_HOME") or f"{variables.get('HOME', '/root')}/.cache/huggingface")
     place = Path(variables.get("HF_HUB_CACHE") or home / "hub") / f"models--{model.replace('/', '--')}"
-    return place if place.is_dir() else None
+    return place if os.path.isdir(place) else None
 
 
 def _log(found: FoundProcess, name: str) -> Iterator[str]:

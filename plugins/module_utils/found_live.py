@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -17,13 +18,22 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import com
 from ansible_collections.gpuops.sglang.plugins.module_utils.effective import effective
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema
 
-WAIT = 10  # s: one that is busy answers later
+WAIT = 10  # s for all of an answer: one that is busy answers later
 MOST = 16 << 20  # bytes of an answer
 PATHS = ("/server_info", "/get_server_info")  # the second until 0.5.5
 
 
 def ask(url: str, key: str | None) -> tuple[dict[str, Any] | None, str]:
     """Return what the server at `url` reports of itself, or why it does not; `key` is in no text."""
+    told: list[tuple[dict[str, Any] | None, str]] = []
+    # a socket's own limit is for each of its bytes
+    asking = threading.Thread(target=lambda: told.append(_ask(url, key)), daemon=True)
+    asking.start()
+    asking.join(WAIT)
+    return told[0] if told else (None, f"{url} gives no answer within {WAIT} s")
+
+
+def _ask(url: str, key: str | None) -> tuple[dict[str, Any] | None, str]:
     # whose socket it is has been found out; a certificate for the outer name says nothing of a loopback address
     anyone = urllib.request.HTTPSHandler(context=ssl._create_unverified_context())
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), anyone)
@@ -36,7 +46,7 @@ def ask(url: str, key: str | None) -> tuple[dict[str, Any] | None, str]:
             if error.code == 404:
                 continue
             return None, f"{url}{path} answers {error.code}"
-        except (OSError, ValueError, http.client.HTTPException) as error:
+        except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
             slow = "timed out" in str(error)
             return None, f"{url}{path} gives no answer within {WAIT} s" if slow else f"{url}{path} gives no answer"
         return (content, "") if isinstance(content, dict) else (None, f"{url}{path} answers something else")

@@ -5,21 +5,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import json
 import os
-import signal
-import subprocess
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.sglang.plugins.module_utils import found_probe, release_record, schema_probe
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_child import Unanswered, run_as
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_installation import Installation
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import FoundProcess
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_trust import changeable
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import last_lines
 from ansible_collections.gpuops.sglang.plugins.module_utils.masking import Masker
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Options
@@ -77,52 +75,43 @@ def _ask(found: FoundProcess, installed: Installation, timeout: float) -> tuple[
     """Run the probe in the server's interpreter, as its user, at the lowest priority and without a GPU."""
     if found.container:
         return None, f"its interpreter is that of {found.container} and was not run"
+    if found.own_files:
+        return None, "its interpreter was not run, as it sees other files than this host (it has mounts of its own)"
     if found.python is None:
-        return None, "its interpreter is not there any more, or not its own"
+        return None, "its interpreter was not run: it is not there any more, or others than its user can change it"
+    if installed.closed:
+        return None, f"its SGLang was not run: {installed.closed}"
     asked = {
         "schema_probe": inspect.getsource(schema_probe),
         "path": installed.sources,
         "config": config_of(found),
     }
-    user = found.user
-    # SGLang's packages write into a home when they are imported
-    with tempfile.TemporaryDirectory(prefix="gpuops-found-") as home:
-        environment = {
-            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            "LANG": "C.UTF-8",
-            "HOME": home,
-            "CUDA_VISIBLE_DEVICES": "",
-            "HF_HUB_OFFLINE": "1",
-            **{name: value for name, value in found.environment.items() if name == "LD_LIBRARY_PATH"},
-        }
-        other: dict[str, Any] = {}
-        if os.geteuid() == 0:
-            os.chown(home, user.uid, user.gid)
-            other = {"user": user.uid, "group": user.gid, "extra_groups": user.groups}
-        try:
-            process = subprocess.Popen(
-                ["nice", "-n", "19", str(found.python), "-I", "-B", "-", json.dumps(asked)],
-                cwd="/", env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                text=True, errors="replace", start_new_session=True, **other,
-            )  # fmt: skip
-        except OSError as error:
-            return None, f"its interpreter {found.python} can not be run: {error.strerror}"
-        try:
-            output, errors = process.communicate(inspect.getsource(found_probe), timeout)
-        except subprocess.TimeoutExpired:
-            return None, f"its SGLang has not told its options within {timeout:g} s"
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # also what it started
-            process.wait()
     try:
-        answer, _end = json.JSONDecoder().raw_decode(output[output.index(MARK) :])
-    except ValueError:
-        said = Masker()(" ".join(last_lines(errors, 1)))
-        return None, f"its SGLang could not be imported by {found.python} (exit status {process.returncode}): {said}"
+        done = run_as(
+            found.user, str(found.python), inspect.getsource(found_probe), asked, timeout, environment=_libraries(found)
+        )
+    except Unanswered as unanswered:
+        return None, f"its interpreter {found.python} {unanswered}"
+    try:
+        answer, _end = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index(MARK) :])
+    except (ValueError, RecursionError):
+        said = Masker()(" ".join(last_lines(done.stderr, 1)))
+        return None, f"its SGLang could not be imported by {found.python} (exit status {done.returncode}): {said}"
     options = answer.get("options")
     if not isinstance(options, dict) or not all(
         isinstance(one, dict) and one.keys() >= FACTS for one in options.values()
     ):
         return None, "its SGLang told no options"
     return answer, ""
+
+
+def _libraries(found: FoundProcess) -> dict[str, str]:
+    """Return where its interpreter looks for libraries, of those folders that nobody else can change."""
+    own = []
+    for folder in found.environment.get("LD_LIBRARY_PATH", "").split(":"):
+        try:
+            if folder.startswith("/") and not changeable(Path(folder), found.user.uid):
+                own.append(folder)
+        except (OSError, ValueError):
+            continue
+    return {"LD_LIBRARY_PATH": ":".join(own)} if own else {}

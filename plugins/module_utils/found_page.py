@@ -15,14 +15,18 @@ HEADINGS = ("host", "process", "owner", "since", "started by", "SGLang", "model"
 Server = Mapping[str, Any]
 
 
-def page(hosts: Mapping[str, Sequence[Server]]) -> str:
-    """Return a table of all servers, and below it what is to be known of each."""
+def page(hosts: Mapping[str, Sequence[Server] | bool]) -> str:
+    """Return a table of all servers, and below it what is to be known of each; False: a host was not looked at."""
     rows: list[Sequence[str]] = [HEADINGS]
+    parts = []
     for host in sorted(hosts):
-        rows += [_row(host, server) for server in hosts[host]] or [(host, "(none)", *[""] * 8)]
-    parts = [aligned(rows)]
-    parts += ["\n".join(_page(host, server)) for host in sorted(hosts) for server in hosts[host]]
-    return "\n\n".join(parts)
+        servers = hosts[host]
+        if isinstance(servers, bool):
+            rows.append((host, "(not looked at)", *[""] * 8))
+            continue
+        rows += [_row(host, server) for server in servers] or [(host, "(none)", *[""] * 8)]
+        parts += ["\n".join(_page(host, server)) for server in servers]
+    return "\n\n".join([aligned(rows), *parts])
 
 
 def _row(host: str, server: Server) -> tuple[str, ...]:

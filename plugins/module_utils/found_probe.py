@@ -10,7 +10,10 @@ ASKED is JSON: `schema_probe` (the source text of that module), `path` (where SG
 from __future__ import annotations
 
 import argparse
+import errno
 import json
+import os
+import stat
 import sys
 from typing import Any
 
@@ -19,13 +22,21 @@ def config(path: str) -> dict[str, Any]:
     """Return the content of a file as SGLang reads it, or why it can not be read."""
     import yaml
 
+    handle = None
     try:
-        with open(path, encoding="utf-8") as file:
+        # somebody may have put what waits for ever, or does something when it is opened, in its place
+        handle = os.open(path, os.O_PATH)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return {"errno": errno.EINVAL}
+        with open(f"/proc/self/fd/{handle}", encoding="utf-8") as file:
             return {"content": yaml.safe_load(file)}
     except OSError as error:
         return {"errno": error.errno}
     except (ValueError, yaml.YAMLError):
         return {"errno": None}  # YAML's own words quote the file
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 def main() -> None:

@@ -14,25 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ansible_collections.gpuops.sglang.plugins.module_utils import sockets
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_child import User
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_origin import container_of, origin
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_trust import changeable
 from ansible_collections.gpuops.sglang.plugins.module_utils.processes import (
     PROC,
     command_of,
     process,
+    server_of,
     with_descendants,
 )
-from ansible_collections.gpuops.sglang.plugins.module_utils.server_command import PYTHON, ServerCommand, server_command
+from ansible_collections.gpuops.sglang.plugins.module_utils.server_command import PYTHON, ServerCommand
 
 GONE = " (deleted)"  # the kernel writes it after the path of what is there no more
-
-
-@dataclass(frozen=True)
-class User:
-    """As whom a process runs."""
-
-    uid: int
-    gid: int
-    groups: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -47,6 +41,7 @@ class FoundProcess:
     origin: str  # how it was started, e.g. 'nohup'
     container: str | None  # e.g. 'docker 0123456789ab'; its paths are not those of this host
     own_network: bool  # its ports are not those of this host
+    own_files: bool  # it may see others under the same paths, as a unit with a /tmp of its own does
     argv: tuple[str, ...]
     command: ServerCommand
     folder: Path  # its working directory
@@ -69,30 +64,33 @@ class FoundProcess:
 
 
 def found_process(pid: int, proc: Path = PROC) -> FoundProcess | None:
-    """Return what is known of a server's main process, or None when it has ended meanwhile or is none."""
+    """Return what is known of a server's main process, or None when it has ended meanwhile or is none.
+
+    OSError: this host's root may not look into it.
+    """
     folder = proc / str(pid)
-    started = _started(folder)
+    started = started_at(pid, proc)
     argv = command_of(pid, proc)
-    command, known = server_command(argv), process(pid, proc)
+    command, known = server_of(pid, proc), process(pid, proc)
     if command is None or known is None or known.age is None:
         return None
     try:
         status = dict(re.findall(r"^(\w+):\t(.*)$", (folder / "status").read_text(errors="replace"), re.MULTILINE))
         environment = _environment((folder / "environ").read_bytes())
         cwd = Path(os.readlink(folder / "cwd"))
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
-    user = User(
-        int(status["Uid"].split()[1]), int(status["Gid"].split()[1]), tuple(map(int, status.get("Groups", "").split()))
-    )
-    if started is None or started != _started(folder):
+    if started is None or started != started_at(pid, proc):
         return None  # another one has got its number
     # what runs with the rights of another user than its caller's may have any command line
     own = len(set(status["Uid"].split())) == 1
-    exe = _link(folder / "exe") if own else ""
+    uid, gid = (int(status[ids].split()[1 if own else 0]) for ids in ("Uid", "Gid"))
+    user = User(uid, gid, tuple(map(int, status.get("Groups", "").split())))
     container = container_of(known.cgroups, proc)
     if not container and (_link(folder / "ns/pid") != _link(proc / "self/ns/pid") or not _same_root(folder)):
         container = "another container"
+    own_files = _link(folder / "ns/mnt") != _link(proc / "self/ns/mnt")
+    python = None if container or own_files or not own else _python(command.python, cwd, environment, folder, uid)
     family = with_descendants(pid, proc)
     return FoundProcess(
         pid=pid,
@@ -103,11 +101,12 @@ def found_process(pid: int, proc: Path = PROC) -> FoundProcess | None:
         origin=container or origin(pid, known.cgroups, environment, status, proc),
         container=container,
         own_network=_link(folder / "ns/net") != _link(proc / "self/ns/net"),
+        own_files=own_files,
         argv=tuple(argv),
         command=command,
         folder=cwd,
         environment=environment,
-        python=None if container else _python(command.python, cwd, environment, exe),
+        python=python,
         logs=tuple(dict.fromkeys(filter(None, (_link(folder / "fd" / number) for number in "12")))),
         listens=tuple(sockets.listening(family, proc)),
         family=tuple(family),
@@ -116,9 +115,10 @@ def found_process(pid: int, proc: Path = PROC) -> FoundProcess | None:
     )
 
 
-def _started(folder: Path) -> int | None:
+def started_at(pid: int, proc: Path = PROC) -> int | None:
+    """Return when a process was started, in ticks since the boot, or None when it has ended."""
     try:
-        return int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+        return int((proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[19])
     except (OSError, IndexError):
         return None
 
@@ -128,14 +128,36 @@ def _environment(content: bytes) -> dict[str, str]:
     return {name: value for name, equals, value in pairs if equals}
 
 
-def _python(written: str, cwd: Path, environment: Mapping[str, str], exe: str) -> Path | None:
-    """Return the interpreter as it was called, since a venv is known by that, or else the program itself."""
+def _python(written: str, cwd: Path, environment: Mapping[str, str], folder: Path, uid: int) -> Path | None:
+    """Return the interpreter as it was called, since a venv is known by that, or else the program itself.
+
+    None where it is no longer there, or where others than root and its user could have changed it or its packages.
+    """
+    running = folder / "exe"
+    exe = _link(running)
     if exe.endswith(GONE) or not PYTHON.fullmatch(exe):
         return None
-    for candidate in _candidates(written, cwd, environment):
-        if os.path.realpath(candidate) == os.path.realpath(exe):
-            return candidate
-    return Path(exe)
+    for candidate in (*_candidates(written, cwd, environment), Path(exe)):
+        try:
+            if not os.path.samefile(candidate, running):
+                continue
+        except (OSError, ValueError):
+            continue
+        return candidate if _is_its_own(candidate, uid) else None
+    return None
+
+
+def _is_its_own(python: Path, uid: int) -> bool:
+    """Tell whether nobody but root and its user decides what an interpreter does."""
+    prefix = python.parent.parent
+    try:
+        if changeable(python, uid):
+            return False
+        packages = [path for path in prefix.glob("lib/python3*/*-packages") if path.exists()]
+        settings = [path for path in (prefix / "pyvenv.cfg",) if os.path.lexists(path)]
+        return not any(changeable(path, uid) for path in (*settings, *packages))
+    except OSError:
+        return False
 
 
 def _candidates(written: str, cwd: Path, environment: Mapping[str, str]) -> Iterator[Path]:

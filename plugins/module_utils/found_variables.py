@@ -15,29 +15,50 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuops.sglang.plugins.module_utils import processes
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import argument_problems, secret_problems
 from ansible_collections.gpuops.sglang.plugins.module_utils.command_line import MAYBE_SECRET, CommandLine
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import FoundProcess
-from ansible_collections.gpuops.sglang.plugins.module_utils.masking import Masker, is_secret_name
+from ansible_collections.gpuops.sglang.plugins.module_utils.masking import PLAIN, Masker, is_secret_name
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema, canonical
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 
 # Variables that a server, or what it is made of, reads
 RELEVANT = re.compile(
-    r"(?:SGLANG|SGL|HF|HUGGINGFACE|HUGGING_FACE|TRANSFORMERS|TOKENIZERS|MODELSCOPE|CUDA|NVIDIA|NCCL|RCCL|TORCH|"
-    r"TORCHINDUCTOR|PYTORCH|TRITON|FLASHINFER|NVSHMEM|NVTE|UCX|GLOO|MC|MOONCAKE|DG|DEEPGEMM|DEEPEP|OMP|MKL|HIP|ROCR|AITER|"
-    r"HSA|TIKTOKEN|UVICORN|OTEL|S3|AWS)_\w+"
-    r"|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|XDG_CACHE_HOME|(?i:https?_proxy|all_proxy|no_proxy)"
+    r"(?:SGLANG|SGL|HF|HUGGINGFACE|HUGGING_FACE|TRANSFORMERS|TOKENIZERS|MODELSCOPE|CUDA|CUDNN|CUBLAS|CUTE|CUTLASS|NVIDIA|"
+    r"NCCL|RCCL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|FLASHINFER|NVSHMEM|NVTE|NVCC|NIXL|UCX|UCC|FI|GLOO|TP|MC|MOONCAKE|"
+    r"LMCACHE|DG|DEEPGEMM|DEEPEP|OMP|KMP|MKL|OPENBLAS|NUMEXPR|HIP|ROCR|ROCM|MIOPEN|AITER|HSA|ASCEND|HCCL|VLLM|RAY|"
+    r"XGRAMMAR|OUTLINES|TVM|TIKTOKEN|UVICORN|PROMETHEUS|OTEL|RUNAI|S3|AWS|AZURE|GOOGLE|MALLOC|TCMALLOC|SSL|REQUESTS|"
+    r"CURL)_\w+"
+    r"|LD_LIBRARY_PATH|LD_PRELOAD|PYTHON[A-Z]+|XDG_CACHE_HOME|GLIBC_TUNABLES|TMPDIR|TZ|(?i:https?_proxy|all_proxy|no_proxy)"
+)
+SHOWN = 50  # names of variables
+# of a login, a shell, a terminal, a desktop, a service manager or a venv
+SESSION = re.compile(
+    r"(?:BASH|CONDA|DBUS|DEBIAN|GPG|JOURNAL|KONSOLE|LC|LESS|LS|MAIL|MANAGER|MOTD|NVM|SSH|STY|SUDO|SYSTEMD|TERM|TMUX|"
+    r"VIRTUAL_ENV|VSCODE|VTE|XDG)(?:_.*|%%)?"
+    r"|_.*|COLORTERM|DISPLAY|EDITOR|HISTCONTROL|HISTFILE|HISTSIZE|HOME|HOSTNAME|INVOCATION_ID|LANG|LANGUAGE|LESSOPEN|"
+    r"LESSCLOSE|LISTEN_.*|LOGNAME|MEMORY_PRESSURE_.*|NOTIFY_SOCKET|OLDPWD|PAGER|PATH|PS1|PWD|SHELL|SHLVL|USER|WINDOW|"
+    r"SUPERVISOR_.*"
 )
 # What the venv, its interpreter or the deployment itself decides
 NOT_CARRIED = {
     "PYTHONPATH": "a release has its own packages",
+    "PYTHONHOME": "a release has its own packages",
+    "PYTHONSAFEPATH": "",
+    "PYTHONUNBUFFERED": "",
+    "PYTHONDONTWRITEBYTECODE": "",
+    "TMPDIR": "the service has a /tmp of its own",
     "SGLANG_LAUNCH_ID": "it carries the launch id",
     "CUDA_VISIBLE_DEVICES": "",
     "NVIDIA_VISIBLE_DEVICES": "",
     "NVIDIA_DRIVER_CAPABILITIES": "",
 }
-PATH_OPTION = re.compile(r"(?:^|_)(?:paths?|file|certfile|keyfile|certs|template|folder|dir|config)$")
+PATH_OPTION = re.compile(
+    r"(?:^|_)(?:paths?|file|certfile|keyfile|certs|template|folder|dir|config|location|token_map|checksum)$"
+)
+# the end of a name whose value is a secret, beside what has such a word anywhere (processes.NAME)
+SECRET_END = re.compile(r"(?i)(?:_pass|_pw|headers)$")
 
 
 @dataclass
@@ -87,7 +108,10 @@ def written(
         del args[name]
     if "weight_version" in line.owned:
         notes.append("'weight_version' is left out: it carries the launch id")
-    model = _absolute("model_path", model, found, notes)
+    was, model = model, _absolute("model_path", model, found, notes)
+    named = line.args.keys() | line.secrets.keys() | line.owned.keys()
+    if model != was and "served_model_name" not in named and mask(was) == was:
+        args["served_model_name"] = was  # clients know it by that
     env = {}
     for name, value in variables.items():
         told = NOT_CARRIED.get(name)
@@ -101,6 +125,13 @@ def written(
             notes.append(
                 f"the variable {name} holds a secret, for which a name in capitals is wanted: write it yourself"
             )
+    unknown = [
+        name
+        for name in sorted(found.environment)
+        if not RELEVANT.fullmatch(name) and not SESSION.fullmatch(name) and found.environment[name]
+    ]
+    if unknown:
+        notes.append(f"these variables are left out, write those that it needs: {', '.join(unknown[:SHOWN])}")
     visible = found.environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and gpus is None:
         env["CUDA_VISIBLE_DEVICES"] = visible
@@ -137,7 +168,13 @@ def shown_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def is_secret_variable(name: str, value: str) -> bool:
     """Tell whether nobody may read a variable of the environment."""
-    return is_secret_name(name) or re.search("(?i)(?:passw|credential)", name) is not None or Masker()(value) != value
+    if is_secret_name(name) or Masker()(value) != value:
+        return True
+    plain = re.sub("(?i)tokenizers?", "", name)
+    counts = re.search("(?i)_tokens(?:_|$)", name) is not None and value.isdigit()
+    if counts or value in (*PLAIN, "0", "1"):
+        return False
+    return re.fullmatch(processes.NAME, plain, re.IGNORECASE) is not None or SECRET_END.search(plain) is not None
 
 
 def _may_be_secret(name: str, value: Any, mask: Masker) -> bool:
@@ -155,9 +192,13 @@ def _absolute(name: str, value: Any, found: FoundProcess, notes: list[str]) -> A
     """Return a path that is there, seen from the server's working directory, as it is from anywhere."""
     if isinstance(value, list):
         return [_absolute(name, item, found, notes) for item in value]
+    if name == "lora_paths" and isinstance(value, dict) and "lora_path" in value:
+        return {**value, "lora_path": _absolute("lora_path", value["lora_path"], found, notes)}
     if not isinstance(value, str) or not PATH_OPTION.search(name) or not value or found.container:
         return value
-    label, equals, path = value.rpartition("=") if name == "lora_paths" else ("", "", value)
+    label, equals, path = value.partition("=") if name == "lora_paths" else ("", "", value)
+    if name == "lora_paths" and not equals:
+        label, equals, path = value, "=", value  # clients know an adapter without a name by its path
     absolute = found.path(path)
     if path.startswith(("/", "{")) or "://" in path or not _exists(absolute):
         return value

@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ansible_collections.gpuops.sglang.plugins.module_utils.server_command import server_command
+from ansible_collections.gpuops.sglang.plugins.module_utils.server_command import (
+    PYTHON,
+    ServerCommand,
+    server_command,
+)
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -100,10 +104,18 @@ def in_cgroup(cgroup: str, root: Path = CGROUPS) -> list[int]:
 
 def servers(proc: Path = PROC) -> list[Process]:
     """Return the SGLang servers that run on this host, whoever started them; not those of a node's containers."""
-    pids = [pid for pid in _pids(proc) if server_command(command_of(pid, proc))]
+    pids = {pid for pid in _pids(proc) if server_of(pid, proc)}
     # what a server has forked has its command line
-    first = [pid for pid in pids if parent_of(pid, proc) not in pids]
+    first = [pid for pid in sorted(pids) if parent_of(pid, proc) not in pids]
     return [one for one in (process(pid, proc) for pid in first) if one and one.container is None]
+
+
+def server_of(pid: int, proc: Path = PROC) -> ServerCommand | None:
+    """Return how a process was started as a server, or None for any other."""
+    argv = command_of(pid, proc)
+    # the first word may be any name, as of 'exec -a'
+    program = "" if argv and PYTHON.fullmatch(argv[0]) else _link(proc / str(pid) / "exe")
+    return server_command(argv, program.removesuffix(" (deleted)"), lambda: _link(proc / str(pid) / "cwd"))
 
 
 def command_of(pid: int, proc: Path = PROC) -> list[str]:
@@ -125,11 +137,21 @@ def parent_of(pid: int, proc: Path = PROC) -> int:
 
 def with_descendants(pid: int, proc: Path = PROC) -> list[int]:
     """Return a process and all that it has started, as far as they still belong to it."""
-    parents = {other: parent_of(other, proc) for other in _pids(proc)}
+    children: dict[int, list[int]] = {}
+    for other in _pids(proc):
+        children.setdefault(parent_of(other, proc), []).append(other)
     found = [pid]
     for one in found:
-        found += [other for other, parent in parents.items() if parent == one and other not in found]
+        found += children.pop(one, ())
     return found
+
+
+def _link(path: Path) -> str:
+    """Return where a link leads; '' where this host does not tell."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
 
 
 def _pids(proc: Path) -> list[int]:

@@ -62,7 +62,7 @@ def changes(path: Path) -> list[str]:
     since = (path / "release.json").stat().st_mtime
     for folder in folders:
         if folder.name.startswith("sglang-"):
-            found += changed_files(folder / "RECORD", since)
+            found += _changed_files(folder / "RECORD", since)
     return found
 
 
@@ -81,7 +81,7 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def changed_files(record: Path, since: float) -> Iterator[str]:
+def _changed_files(record: Path, since: float) -> Iterator[str]:
     """Yield what differs from the RECORD of a distribution."""
     try:
         files = list(rows(record))

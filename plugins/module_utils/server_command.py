@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-PYTHON = re.compile(r"(?:.*/)?(?:python|pypy)[\d.]*t?")
+PYTHON = re.compile(r"(?:.*/)?(?:python|pypy)[\d.]*t?d?(?:-dbg)?")
 WITH_VALUE = "WX"  # options of Python whose value may be the next word
 MODULE = "sglang.launch_server"
+COMMAND = "sglang.cli.main"  # the module of `sglang`
+# modules that run the one that their own '-m' names
+RUNNERS = ("debugpy", "cProfile", "profile", "coverage", "trace", "pdb", "viztracer")
 
 
 @dataclass(frozen=True)
@@ -20,14 +24,20 @@ class ServerCommand:
 
     python: str  # as it was written
     flags: tuple[str, ...]  # of Python
-    serve: bool  # `sglang serve` and not the module
+    serve: bool  # `sglang serve` and not the module that it starts
     from_path: bool  # Python looks for modules in the working directory first
     words: tuple[str, ...]  # for SGLang
 
 
-def server_command(argv: Sequence[str]) -> ServerCommand | None:
-    """Return how `argv` starts a server, or None for any other program, whatever words it has."""
-    if not argv or not PYTHON.fullmatch(argv[0]):
+def server_command(
+    argv: Sequence[str], program: str = "", folder: Callable[[], str] = lambda: ""
+) -> ServerCommand | None:
+    """Return how `argv` starts a server, or None for any other program, whatever words it has.
+
+    `program`: what runs, if the first word does not say that; `folder` tells the working directory.
+    """
+    python = next((name for name in (*argv[:1], program) if PYTHON.fullmatch(name)), "") if argv else ""
+    if not python:
         return None
     flags: list[str] = []
     position = 1
@@ -35,11 +45,7 @@ def server_command(argv: Sequence[str]) -> ServerCommand | None:
         word = argv[position]
         position += 1
         if not word.startswith("-") or word == "-":
-            rest = argv[position:]
-            serve = word.rpartition("/")[2] == "sglang" and rest[:1] == ["serve"]
-            if serve or word.endswith("/sglang/launch_server.py"):
-                return ServerCommand(argv[0], tuple(flags), serve, False, tuple(rest[1:] if serve else rest))
-            return None
+            return _script(python, flags, word, argv[position:], folder)
         if word == "--check-hash-based-pycs":
             position += 1
             continue
@@ -53,11 +59,36 @@ def server_command(argv: Sequence[str]) -> ServerCommand | None:
                     value = "".join(argv[position : position + 1])
                     position += 1
                 if letter == "m":
-                    if value != MODULE:
-                        return None
-                    from_path = not {"-I", "-P"} & set(flags)
-                    return ServerCommand(argv[0], tuple(flags), False, from_path, tuple(argv[position:]))
+                    return _module(python, flags, value, argv[position:], not {"-I", "-P"} & set(flags))
                 flags.append(f"-{letter}{value}")
                 break
             flags.append(f"-{letter}")
     return None
+
+
+def _script(
+    python: str, flags: Sequence[str], script: str, words: Sequence[str], folder: Callable[[], str]
+) -> ServerCommand | None:
+    name = script.rpartition("/")[2]
+    if name == "sglang" and words[:1] == ["serve"]:
+        return ServerCommand(python, tuple(flags), True, False, tuple(words[1:]))
+    if name in RUNNERS:  # the command of one
+        return _module(python, flags, name, words, True)
+    if name == "launch_server.py" and f"/{os.path.normpath(os.path.join(folder(), script))}".endswith(
+        "/sglang/launch_server.py"
+    ):
+        return ServerCommand(python, tuple(flags), False, False, tuple(words))
+    return None
+
+
+def _module(
+    python: str, flags: Sequence[str], module: str, words: Sequence[str], from_path: bool
+) -> ServerCommand | None:
+    words = list(words)
+    if module in RUNNERS and "-m" in words:
+        position = words.index("-m") + 1
+        module, words = "".join(words[position : position + 1]), words[position + 1 :]
+    serve = module == COMMAND and words[:1] == ["serve"]
+    if module != MODULE and not serve:
+        return None
+    return ServerCommand(python, tuple(flags), serve, from_path, tuple(words[1:] if serve else words))

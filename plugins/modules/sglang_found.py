@@ -13,7 +13,8 @@ description:
     one from its command line, not if its command line has such a word.
   - Reads what it was started with and what it is made of, and writes it as an entry of C(sglang_server_instances). The
     options are those of the parser of its own SGLang, which is imported by its own interpreter as its own user, at the
-    lowest priority and without a GPU. Secrets are references to variables of a vault.
+    lowest priority and without a GPU, if nobody but root and that user can change it. Secrets are
+    references to variables of a vault.
   - Asks the server at its own port what it runs with, and says what would change under supervision and what can not be
     carried over.
   - Changes nothing, ends nothing. No value of a secret is in the result, so far as its name, its form or SGLang tells.
@@ -28,7 +29,7 @@ options:
     type: str
     default: sglang
   timeout:
-    description: Longest wait for the parser of each server, in seconds.
+    description: Longest wait for the parser of each server, in seconds; all servers together get half an hour.
     type: int
     default: 180
   ask:
@@ -130,6 +131,9 @@ servers:
       description: The variables that are to be put into a vault (C(variable)), and where the value stands (C(place)).
       type: list
       elements: dict
+    end:
+      description: How to end it so that it stays so. A command in it hits no later process of the same number.
+      type: str
     live:
       description: What the server itself reports; V(null) if it was not asked or did not tell.
       type: dict

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import FoundProcess, User
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_child import User
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import FoundProcess
 from ansible_collections.gpuops.sglang.plugins.module_utils.server_command import server_command
 
 UNIT = Path(__file__).parent
@@ -80,8 +81,9 @@ def found(words: list[str], serve: bool = False, **more: Any) -> FoundProcess:
     command = server_command([*start, *words])
     assert command
     facts: dict[str, Any] = {
-        "pid": 4711, "started": 1, "age": 60.0, "owner": "root", "user": User(0, 0, ()), "origin": "nohup",
-        "container": None, "own_network": False, "argv": (*start, *words), "command": command,
+        "pid": 4711, "started": 1, "age": 60.0, "owner": "root", "origin": "nohup",
+        "user": User(os.getuid(), os.getgid(), ()),
+        "container": None, "own_network": False, "own_files": False, "argv": (*start, *words), "command": command,
         "folder": Path("/nonexistent"), "environment": {}, "python": Path("/v/bin/python"), "logs": (), "listens": (),
         "family": (4711,), "limits": {}, "bound_to": None,
     }  # fmt: skip

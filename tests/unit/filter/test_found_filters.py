@@ -65,6 +65,10 @@ def test_a_page_of_a_server_whose_options_are_not_known() -> None:
     assert "nohup       -       -      -     -     -" in text
 
 
+def test_a_host_that_was_not_looked_at_is_not_one_without_servers() -> None:
+    assert page({"a": False, "b": []}).splitlines()[1:] == ["a     (not looked at)", "b     (none)"]
+
+
 def test_a_page_does_nothing_to_a_terminal() -> None:
     text = page({"a": [server(command=["python", "\x1b[2J\n"], notes=["x\x1b]0;y\x07\nz"], owner="o\x1bo")]})
     assert "\x1b" not in text and "\x07" not in text and "x ]0;y  z" in text
@@ -110,5 +114,30 @@ def test_what_a_host_tells_is_never_a_template() -> None:
     for written in (f"model: !unsafe '{evil.replace(chr(39), chr(39) * 2)}'", "served_model_name: !unsafe '{% x %}'"):
         assert written in text
     assert "HF_TOKEN: '{{ vault_a }}'" in text
-    assert text.count("!unsafe") == 5
+    assert text.count("!unsafe") == 6
     assert loaded["sglang_server_instances"][0]["args"]["chat_template"] == "a\n# b"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#jinja2: variable_start_string:'[[', variable_end_string:']]'\n[[ lookup('pipe', 'id') ]]",
+        "{{ x }}",
+        "{%- if 1 %}x{% endif %}",
+        "{",
+        "<% x %>",
+        "${x}",
+        "# y",
+    ],
+)
+def test_only_what_can_begin_no_template_is_left_open(text: str) -> None:
+    node = yaml.compose(variables("b", [server(instance={**SERVER["instance"], "env": {"SGLANG_X": text, text: "1"}})]))
+    texts = [one for one in _scalars(node) if one.value == text]
+    assert [one.tag for one in texts] == ["!unsafe", "!unsafe"]
+
+
+def _scalars(node: Any) -> list[Any]:
+    if isinstance(node, yaml.ScalarNode):
+        return [node]
+    parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+    return [one for part in parts for one in _scalars(part)]

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -15,10 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.sglang.plugins.module_utils import found, gpu, health, processes
+from ansible_collections.gpuops.sglang.plugins.module_utils import found, found_probe, gpu, health, processes
+from ansible_collections.gpuops.sglang.plugins.module_utils import found_options as found_options_module
 from ansible_collections.gpuops.sglang.plugins.module_utils.found import Search, found_servers
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_installation import Installation
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_options import FoundOptions, found_options
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import FoundProcess
 from ansible_collections.gpuops.sglang.plugins.module_utils.gpu import GpuProcess
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.options import Options
+from conftest import schema_of
+from found_servers import found as made_up
 from found_servers import free_port, make_venv, started, tell
 
 SECRETS = {
@@ -76,7 +85,12 @@ def test_a_server_as_in_the_accounts(python: Path, tmp_path: Path) -> None:
         "name": "qwen3-6-27b",
         "model": str(tmp_path / "models/Qwen3.6-27B"),
         "port": port,
-        "args": {"mamba_scheduler_strategy": "extra_buffer", "context_length": 32768, "mem_fraction_static": 0.85},
+        "args": {
+            "mamba_scheduler_strategy": "extra_buffer",
+            "context_length": 32768,
+            "mem_fraction_static": 0.85,
+            "served_model_name": "models/Qwen3.6-27B",
+        },
         "env": {"SGLANG_ENABLE_SPEC_V2": "1"},
         "secrets": {
             secret: f"{{{{ {name}_{secret.lower()} }}}}"
@@ -208,8 +222,6 @@ def test_gpus_and_a_server_that_does_not_answer(python: Path, tmp_path: Path, mo
 def test_which_gpus(
     visible: str | None, holds: list[int], gpus: list[int] | None, note: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from found_servers import found as made_up
-
     monkeypatch.setattr(gpu, "indices", lambda: {"GPU-aa": 0, "GPU-bb": 1})
     one = made_up([], environment={} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
     notes: list[str] = []
@@ -226,10 +238,8 @@ def test_a_parser_that_can_not_be_asked_gives_way_to_a_release(python: Path, tmp
     ) as pid:
         server = find(pid, timeout=0.01)
         assert server["instance"] is None
-        assert "has not told its options within 0.01 s" in server["notes"][0]
+        assert "gave no answer within 0.01 s" in server["notes"][0]
         assert server["command"][5:9] == ["--api-key", "***", "--tp", "2"]
-        from conftest import schema_of
-
         schema.parent.mkdir(parents=True)
         schema.write_text(json.dumps({"sglang_version": "0.5.13", "options": schema_of("0.5.13")}))
         server = find(pid, timeout=0.01, releases=tmp_path / "releases")
@@ -272,3 +282,88 @@ def test_a_stuck_driver_and_a_server_that_ends_meanwhile(monkeypatch: pytest.Mon
     monkeypatch.setattr(gpu, "cards", stuck)
     monkeypatch.setattr(processes, "servers", lambda proc: [known])
     assert (found_servers(Search(Path("/nonexistent"))), found.cards()) == ([], [])
+
+
+def two_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this host have two servers, of which one is this process."""
+    own = processes.process(os.getpid())
+    assert own
+    odd = dataclasses.replace(own, pid=4_999_999, command="python -m sglang.launch_server", owner="alice")
+    monkeypatch.setattr(processes, "servers", lambda proc: [odd, own])
+    monkeypatch.setattr(found, "found_process", lambda pid, proc: made_up([], pid=pid))
+    monkeypatch.setattr(found, "installation", lambda one, proc: Installation("", "", "", ()))
+    monkeypatch.setattr(found, "found_options", lambda *asked: (None, "not asked"))
+
+
+def test_one_odd_server_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(one: FoundProcess, proc: Path) -> Installation:
+        if one.pid == os.getpid():
+            return Installation("0.5.13", "", "", ())
+        raise UnicodeError("geheim-4711")
+
+    two_servers(monkeypatch)
+    monkeypatch.setattr(found, "installation", odd)
+    first, second = found_servers(Search(Path("/nonexistent")))
+    assert (first["owner"], first["command"]) == ("alice", ["python", "-m", "sglang.launch_server"])
+    assert first["notes"] == ["it could not be looked into: UnicodeError"]
+    assert second["sglang_version"] == "0.5.13" and set(first) == set(second)
+
+
+def test_a_server_that_root_may_not_look_into_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pid: int, proc: Path) -> FoundProcess:
+        raise PermissionError(13, "Permission denied")
+
+    two_servers(monkeypatch)
+    monkeypatch.setattr(found, "found_process", refuse)
+    first, second = found_servers(Search(Path("/nonexistent")))
+    assert first["notes"] == ["it could not be looked into: PermissionError"]
+    assert (second["pid"], second["started"] is not None) == (os.getpid(), True)
+
+
+def test_all_servers_together_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    two_servers(monkeypatch)
+    monkeypatch.setattr(found, "TOTAL", 0)
+    told = found_servers(Search(Path("/nonexistent")))
+    assert ["the 0 s for all servers are over" in server["notes"][0] for server in told] == [True, True]
+
+
+@pytest.mark.parametrize("words", [["--model-type", "diffusion"], ["--model-type=diffusion"]])
+def test_a_server_of_a_diffusion_model_is_no_instance(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    two_servers(monkeypatch)
+    options = FoundOptions(Options(schema_of("0.5.23"), "0.5.23"), None)
+    monkeypatch.setattr(found, "found_options", lambda *asked: (options, ""))
+    for line, known in ((["M", *words], False), (["M", *words, "--model-type", "llm"], True)):
+        monkeypatch.setattr(found, "found_process", lambda pid, proc, line=line: made_up(line, serve=True, pid=pid))
+        server = found_servers(Search(Path("/nonexistent"), ask_servers=False))[0]
+        assert (server["instance"] is not None) is known
+        assert any("diffusion" in note for note in server["notes"]) is not known
+
+
+def test_what_a_parser_finds_in_its_way_is_not_run(tmp_path: Path) -> None:
+    one = made_up(["--model-path", "m"], python=Path(sys.executable), folder=tmp_path)
+    told = found_options(one, Installation("0.5.13", "", "", (), "others can change it"), tmp_path, 60)
+    assert told == (None, "its SGLang was not run: others can change it")
+    told = found_options(dataclasses.replace(one, own_files=True), Installation("", "", "", ()), tmp_path, 60)
+    assert told[0] is None and "mounts of its own" in told[1]
+
+
+def test_libraries_that_others_can_change_are_not_loaded(tmp_path: Path) -> None:
+    for name, mode in (("own", 0o755), ("open", 0o777)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+    paths = f"{tmp_path}/open:{tmp_path}/own::lib:{tmp_path}/gone"
+    one = made_up([], environment={"LD_LIBRARY_PATH": paths})
+    assert found_options_module._libraries(one) == {"LD_LIBRARY_PATH": f"{tmp_path}/own"}
+    assert found_options_module._libraries(made_up([])) == {}
+
+
+def test_a_config_file_that_is_none_is_not_opened(tmp_path: Path) -> None:
+    assert found_probe.config("/dev/null") == {"errno": errno.EINVAL}
+    assert found_probe.config(str(tmp_path / "gone")) == {"errno": errno.ENOENT}
+
+
+def test_a_path_that_is_no_text_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    two_servers(monkeypatch)
+    monkeypatch.setattr(found, "found_process", lambda pid, proc: made_up([], pid=pid, folder=Path("/x\udcff")))
+    (server, _other) = found_servers(Search(Path("/nonexistent")))
+    assert server["working_directory"] == "/x?"

@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils import found_changes
-from ansible_collections.gpuops.sglang.plugins.module_utils.found_changes import changes, unreadable
-from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import User
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_changes import changes, ending, unreadable
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_child import User
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import started_at
 from found_servers import found
 
 STRANGER = User(3_999_999, 3_999_999, ())
@@ -56,7 +58,12 @@ def test_a_server_that_is_as_an_instance_would_be() -> None:
         ({"args": {"crash_dump_folder": "/srv/x"}}, {}, "'crash_dump_folder' is /srv/x, but the service can write to"),
         ({"env": {"HF_HOME": "/srv/hf"}}, {}, "'HF_HOME' is /srv/hf, but the service can write to its home alone"),
         ({"model": "/tmp/own/m"}, {}, "'model' is /tmp/own/m, but the service has a /tmp of its own"),
-        ({"args": {"lora_paths": ["x=/tmp/own/l"]}}, {}, "'lora_paths' is /tmp/own/l, but"),
+        ({"args": {"lora_paths": ["x=/tmp/own/l=1"]}}, {}, "'lora_paths' is /tmp/own/l=1, but"),
+        (
+            {"args": {"lora_paths": [{"lora_name": "x", "lora_path": "/tmp/own/l"}]}},
+            {},
+            "'lora_paths' is /tmp/own/l, but",
+        ),
     ],
 )
 def test_a_change_is_a_sentence(entry: dict[str, Any], facts: dict[str, Any], sentence: str) -> None:
@@ -130,3 +137,39 @@ def test_a_model_of_the_hub_is_in_a_home(tmp_path: Path) -> None:
     assert told(entry, environment={"HOME": str(tmp_path)}) == []
     (one,) = told({**entry, "env": {"HF_HOME": str(tmp_path)}}, environment={"HF_HOME": str(tmp_path)})[:1]
     assert "would be downloaded" not in one
+
+
+def test_only_the_same_process_is_ended() -> None:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        started = started_at(process.pid)
+        assert started
+        try:
+            for when in (started + 1, started):
+                assert process.poll() is None
+                words = ending(found([], pid=process.pid, started=when))
+                subprocess.run(["sh", "-c", words], check=False)
+            assert process.wait(60) == -15
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"origin": "unit llm.service"}, "stop unit llm.service"),
+        ({"origin": "docker 0123", "container": "docker 0123"}, "stop docker 0123"),
+        ({"origin": "supervisord"}, "take process 4711 out of supervisord and stop it there"),
+        ({"origin": "cron"}, "take process 4711 out of cron and stop it there"),
+    ],
+)
+def test_what_would_be_started_again_is_not_killed(facts: dict[str, Any], told: str) -> None:
+    assert ending(found([], **facts)) == told
+
+
+def test_a_folder_of_the_hub_that_root_may_not_see_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Any, *how: Any, **more: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(found_changes.os, "stat", refuse)
+    monkeypatch.setattr(Path, "stat", refuse)
+    assert told({"model": "Qwen/Qwen3-8B"}, environment={"HF_HOME": "/home/a"}) == []

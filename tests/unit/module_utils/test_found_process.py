@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import FoundProcess, User, found_process
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_child import User
+from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import FoundProcess, found_process
 
 SERVER = "python -m sglang.launch_server --model-path m"
 ID = "0123456789ab" + "c" * 52
@@ -22,7 +23,7 @@ class Proc:
     def __init__(self, root: Path) -> None:
         self.root = root
         (root / "self/ns").mkdir(parents=True)
-        for kind in ("net", "pid"):
+        for kind in ("mnt", "net", "pid"):
             (root / "self/ns" / kind).symlink_to(f"{kind}:[1]")
         self.add(1, 0, "init", comm="systemd")
 
@@ -48,6 +49,7 @@ class Proc:
         for name, text in files.items():
             (folder / name).write_text(text)
         usual = {"cwd": "/root", "exe": "/usr/bin/python3.11", "root": "/", "ns/net": "net:[1]", "ns/pid": "pid:[1]"}
+        usual["ns/mnt"] = "mnt:[1]"
         for name, target in {**usual, **(links or {})}.items():
             (folder / name).symlink_to(target)
 
@@ -135,6 +137,14 @@ def test_what_is_no_server_or_has_ended_is_nothing(proc: Proc) -> None:
     assert [found_process(pid, proc.root) for pid in (50, 51, 52)] == [None] * 3
 
 
+def test_what_this_host_may_not_look_into_is_not_taken_for_nothing(proc: Proc) -> None:
+    proc.add(50, 1, SERVER)
+    (proc.root / "50/environ").unlink()
+    (proc.root / "50/environ").mkdir()  # can not be read, and is there
+    with pytest.raises(OSError):
+        found_process(50, proc.root)
+
+
 LISTENING = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 
 
@@ -152,6 +162,9 @@ def test_where_a_server_and_what_it_has_started_listen(proc: Proc) -> None:
     one = proc.found()
     assert one.listens == (("0.0.0.0", 30001), ("127.0.0.1", 30000), ("::1", 30003))
     assert one.family == (50, 60)
+
+
+OWN = "\t".join([str(os.getuid())] * 4)
 
 
 def interpreters(folder: Path) -> Path:
@@ -186,8 +199,46 @@ def test_the_interpreter_is_that_of_the_venv(
     exe = interpreters(tmp_path)
     environment = {name: value.format(tmp_path) for name, value in environment.items()}
     links = {"exe": str(exe), "cwd": f"{tmp_path}{cwd}"}
-    proc.add(50, 1, f"{written.format(tmp_path)} -m sglang.launch_server", environment=environment, links=links)
+    proc.add(
+        50, 1, f"{written.format(tmp_path)} -m sglang.launch_server", environment=environment, links=links, uids=OWN
+    )
     assert proc.found().python == tmp_path / found
+
+
+@pytest.mark.parametrize("folder", ["a", "a/bin", "a/lib/python3.11/site-packages", "usr"])
+def test_an_interpreter_that_others_can_change_is_not_run(proc: Proc, tmp_path: Path, folder: str) -> None:
+    exe = interpreters(tmp_path)
+    (tmp_path / "a/lib/python3.11/site-packages").mkdir(parents=True)
+    words = f"{tmp_path}/a/bin/python -m sglang.launch_server"
+    proc.add(50, 1, words, links={"exe": str(exe)}, uids=OWN)
+    assert proc.found().python == tmp_path / "a/bin/python"
+    (tmp_path / folder).chmod(0o777)
+    assert proc.found().python is None
+
+
+def test_an_interpreter_of_the_same_name_is_not_run(proc: Proc, tmp_path: Path) -> None:
+    exe = interpreters(tmp_path)
+    (tmp_path / "a/bin/python").unlink()
+    (tmp_path / "a/bin/python").touch()
+    words = f"{tmp_path}/a/bin/python -m sglang.launch_server"
+    proc.add(50, 1, words, links={"exe": str(exe)}, uids=OWN)
+    assert proc.found().python == exe
+
+
+def test_what_has_mounts_of_its_own_is_not_run(proc: Proc, tmp_path: Path) -> None:
+    exe = interpreters(tmp_path)
+    words = f"{tmp_path}/a/bin/python -m sglang.launch_server"
+    cgroup = "/system.slice/llm.service"
+    proc.add(50, 1, words, links={"exe": str(exe), "ns/mnt": "mnt:[2]"}, uids=OWN, cgroup=cgroup)
+    one = proc.found()
+    assert (one.own_files, one.container, one.origin, one.python) == (True, None, "unit llm.service", None)
+
+
+def test_a_server_under_another_name(proc: Proc, tmp_path: Path) -> None:
+    exe = interpreters(tmp_path)
+    proc.add(50, 1, "llm -m sglang.launch_server --tp 2", links={"exe": str(exe)}, uids=OWN)
+    one = proc.found()
+    assert (one.argv[0], one.command.python, one.command.words) == ("llm", str(exe), ("--tp", "2"))
 
 
 def test_an_interpreter_that_is_gone_or_of_a_container_is_not_run(proc: Proc) -> None:

@@ -229,22 +229,68 @@ def test_a_relative_path_is_written_as_it_is_seen_from_anywhere(tmp_path: Path) 
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "chat.jinja").touch()
     text = (
-        "--model-path ./models/a --tokenizer-path t --chat-template chat.jinja --lora-paths x=lora y=Org/lora"
-        " --served-model-name t"
+        "--model-path ./models/a --tokenizer-path t --chat-template chat.jinja --lora-paths x=lora lora y=Org/lora"
+        " --served-model-name t --init-expert-location t --speculative-token-map t"
     )
     one = wanted(text, folder=tmp_path)
     assert one.entry["model"] == str(tmp_path / "models/a")
     assert one.entry["args"] == {
         "tokenizer_path": str(tmp_path / "t"),
         "chat_template": str(tmp_path / "chat.jinja"),
-        "lora_paths": [f"x={tmp_path}/lora", "y=Org/lora"],
+        # an adapter without a name has its path for one
+        "lora_paths": [f"x={tmp_path}/lora", f"lora={tmp_path}/lora", "y=Org/lora"],
         "served_model_name": "t",
+        "init_expert_location": str(tmp_path / "t"),
+        "speculative_token_map": str(tmp_path / "t"),
     }
-    assert len([note for note in one.notes if "seen from" in note]) == 4
+    assert len([note for note in one.notes if "seen from" in note]) == 7
     # a hub id is none
     assert wanted("--model-path Qwen/Qwen3-8B", folder=tmp_path).entry["model"] == "Qwen/Qwen3-8B"
     # nor can a path be judged from outside of its container
     assert wanted(text, folder=tmp_path, container="docker 0123").entry["model"] == "./models/a"
+
+
+def test_clients_know_a_model_by_what_it_was_called(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    assert wanted("--model-path ./m", folder=tmp_path).entry["args"] == {"served_model_name": "./m"}
+    assert "args" not in wanted(f"--model-path {tmp_path}/m", folder=tmp_path).entry
+
+
+def test_an_adapter_whose_path_has_an_equals_sign(tmp_path: Path) -> None:
+    (tmp_path / "r=8").mkdir()
+    one = wanted("--model-path m --lora-paths x=r=8", folder=tmp_path)
+    assert one.entry["args"]["lora_paths"] == [f"x={tmp_path}/r=8"]
+    one = wanted(["--model-path", "m", "--lora-paths", '{"lora_name": "x", "lora_path": "r=8"}'], folder=tmp_path)
+    assert one.entry["args"]["lora_paths"] == [{"lora_name": "x", "lora_path": f"{tmp_path}/r=8"}]
+
+
+def test_the_names_of_variables_that_are_left_out_are_told() -> None:
+    environment = {"MY_SWITCH": "4711", "EMPTY": "", "PATH": "/bin", "SSH_TTY": "x", "REQUESTS_CA_BUNDLE": "/etc/ca"}
+    one = wanted("--model-path m", environment=environment)
+    assert one.entry["env"] == {"REQUESTS_CA_BUNDLE": "/etc/ca"}
+    assert one.notes == ["these variables are left out, write those that it needs: MY_SWITCH"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "secret"),
+    [
+        ("OTEL_EXPORTER_OTLP_HEADERS", "x=4711", True),
+        ("S3_PASS", "4711", True),
+        ("MC_PW", "4711", True),
+        ("AWS_SECRET_KEY_B64", "4711", True),
+        ("AWS_ACCESS_KEY_ID", "4711", True),
+        ("HF_TOKENS_X", "a4711", True),
+        ("TOKENIZERS_PARALLELISM", "yes", False),
+        ("SGLANG_MAX_NEW_TOKENS", "4711", False),
+        ("SGLANG_CHECK_KEYS", "1", False),
+        ("SGLANG_BYPASS", "4711", False),
+        ("NCCL_DEBUG", "INFO", False),
+    ],
+)
+def test_which_variables_are_secrets(name: str, value: str, secret: bool) -> None:
+    one = wanted("--model-path m", environment={name: value})
+    assert one.secrets == ({name: value} if secret else {})
+    assert shown_environment({name: value}) == {name: "***" if secret else value}
 
 
 def test_the_variables_of_a_server_alone_are_taken_over() -> None:

@@ -26,6 +26,12 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.server_command impor
         ("python --check-hash-based-pycs never -m sglang.launch_server", (), False, True, ()),
         ("/v/bin/python /v/bin/sglang serve M --port 1", (), True, False, ("M", "--port", "1")),
         ("python sglang serve", (), True, False, ()),
+        ("python3.11-dbg -m sglang.launch_server", (), False, True, ()),
+        ("python -m sglang.cli.main serve M", (), True, True, ("M",)),
+        ("python -m debugpy --listen 5678 -m sglang.launch_server -m", (), False, True, ("-m",)),
+        ("python -O -m cProfile -o f -m sglang.launch_server --tp 2", ("-O",), False, True, ("--tp", "2")),
+        ("python /v/bin/coverage run -m sglang.launch_server", (), False, True, ()),
+        ("python sglang/launch_server.py", (), False, False, ()),
         ("python -O /v/sglang/launch_server.py --tp 2", ("-O",), False, False, ("--tp", "2")),
     ],
 )
@@ -44,6 +50,11 @@ OTHERS = [
     "python -m",
     "python -mX sglang.launch_server",
     "python - -m sglang.launch_server",
+    "python -m cProfile my_sglang_proxy.py",
+    "python -m cProfile -m my_sglang_proxy -m sglang.launch_server",
+    "python -m cProfile -m",
+    "python -m sglang.cli.main generate",
+    "python launch_server.py",
     "python",
     "python /v/bin/sglang generate M",
     "python /v/bin/sglang",
@@ -67,6 +78,15 @@ def test_what_has_the_words_and_is_no_server(text: str) -> None:
     assert server_command([]) is None
 
 
+def test_a_script_beside_it_and_another_name() -> None:
+    for script in ("launch_server.py", "./launch_server.py"):
+        assert server_command(["python", script], folder=lambda: "/x/sglang")
+        assert server_command(["python", script], folder=lambda: "/x/other") is None
+    one = server_command(["llm", "-m", "sglang.launch_server"], "/usr/bin/python3.11")
+    assert one and one.python == "/usr/bin/python3.11"
+    assert server_command(["llm", "-m", "sglang.launch_server"], "/usr/bin/vim") is None
+
+
 def make(proc: Path, pid: int, parent: int, text: str, cgroup: str = "/") -> None:
     folder = proc / str(pid)
     folder.mkdir()
@@ -82,10 +102,14 @@ def test_the_servers_of_a_host(tmp_path: Path) -> None:
     make(tmp_path, 6, 5, server)  # forked
     make(tmp_path, 7, 1, "/v/bin/python /v/bin/sglang serve m")
     make(tmp_path, 8, 1, server, "/lxc/129/ns/init.scope")
+    make(tmp_path, 9, 1, "llm -m sglang.launch_server")
+    (tmp_path / "9/exe").symlink_to("/usr/bin/python3.11 (deleted)")
+    make(tmp_path, 10, 1, "python launch_server.py")
+    (tmp_path / "10/cwd").symlink_to("/x/sglang")
     for pid, text in enumerate(OTHERS, 20):
         make(tmp_path, pid, 1, text)
     (tmp_path / "self").mkdir()
-    assert [one.pid for one in processes.servers(tmp_path)] == [5, 7]
+    assert [one.pid for one in processes.servers(tmp_path)] == [5, 7, 9, 10]
     assert processes.with_descendants(5, tmp_path) == [5, 6]
     assert processes.command_of(7, tmp_path) == ["/v/bin/python", "/v/bin/sglang", "serve", "m"]
     assert (processes.command_of(99, tmp_path), processes.parent_of(99, tmp_path)) == ([], 0)

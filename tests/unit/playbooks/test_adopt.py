@@ -77,10 +77,11 @@ def test_a_server_is_shown_and_written_only_where_asked(controller: Controller) 
     assert f"process {controller.pid} of user root" in output and "-e adopt_into=FOLDER" in output
 
     asked = "--extra-vars", "adopt_into=inventory/host_vars"
+    (controller.variables / "box").mkdir(mode=0o700)
     file = controller.variables / "box/sglang_adopted.yml"
     status, output = controller.run(*asked)
     assert status == 0 and f"kill {controller.pid}" in output
-    assert file.stat().st_mode & 0o777 == 0o600
+    assert [path.stat().st_mode & 0o777 for path in (file, file.parent)] == [0o600, 0o700]
     text = file.read_text()
     assert "4711" not in text.replace(str(controller.pid), "")
     loaded = yaml.safe_load(text.replace("!unsafe", ""))
@@ -91,9 +92,10 @@ def test_a_server_is_shown_and_written_only_where_asked(controller: Controller) 
 
     status, output = controller.run(*asked)
     assert status == 0 and "changed=0" in output
-    file.write_text("a: 1\n")
+    old = f"a: {KEY}\n"  # which no output may have
+    file.write_text(old)
     status, output = controller.run(*asked)
-    assert status != 0 and "-e adopt_overwrite=true" in output and file.read_text() == "a: 1\n"
+    assert status != 0 and "-e adopt_overwrite=true" in output and file.read_text() == old
     status, output = controller.run(*asked, "--extra-vars", "adopt_overwrite=true")
     assert status == 0 and file.read_text() == text
 
@@ -110,3 +112,11 @@ def test_variables_that_ansible_would_not_read_are_refused(controller: Controlle
     status, output = controller.run(*asked)
     assert status != 0 and "has 'sglang_server_instances' in its inventory already" in output
     assert [path.name for path in (controller.variables / "box").iterdir()] == ["main.yml"]
+
+
+def test_a_host_that_fails_is_not_shown_as_one_without_servers(controller: Controller) -> None:
+    hosts = yaml.safe_load((controller.folder / "inventory/hosts.yml").read_text())
+    hosts["sglang"]["hosts"]["gone"] = {"ansible_connection": "local", "ansible_python_interpreter": "/nonexistent"}
+    (controller.folder / "inventory/hosts.yml").write_text(yaml.safe_dump(hosts))
+    status, output = controller.run()
+    assert status != 0 and "gone (not looked at)" in output and f"process {controller.pid} of user root" in output
