@@ -21,7 +21,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.command_line import 
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import FoundProcess
 from ansible_collections.gpuops.sglang.plugins.module_utils.masking import PLAIN, Masker, is_secret_name
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema, canonical
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import variable_problem
 
 # Variables that a server, or what it is made of, reads
 RELEVANT = re.compile(
@@ -115,7 +115,7 @@ def written(
     env = {}
     for name, value in variables.items():
         told = NOT_CARRIED.get(name)
-        if told is not None or systemd.variable_problem(name, value):
+        if told is not None or variable_problem(name, value):
             notes += [f"the variable {name} is left out: {told}"] if told else []
         elif not is_secret_variable(name, value) and mask(value) == value:
             env[name] = value
