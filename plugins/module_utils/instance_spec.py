@@ -32,6 +32,7 @@ INSTANCES_SPEC: dict[str, Any] = {
 SUPERVISORD = {
     "python": {"type": "path", "default": "/usr/bin/python3"},
     "environment": {"type": "dict", "default": {}},
+    "wheelhouse": {"type": "path"},
     "start_hook": {"type": "path"},
     "control": {"type": "path"},
 }

@@ -47,9 +47,9 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
     writing_below,
 )
 from ansible_collections.gpuops.sglang.plugins.module_utils.release_lock import Lock
-from ansible_collections.gpuops.sglang.plugins.module_utils.release_uv import WHEELS
 from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import CLEAN, Steps
 
+WHEELS = "wheelhouse"  # of an archive, below a release while it is made
 LOCK_WAIT = 1800  # s: a first installation downloads up to 10 GB
 
 
@@ -176,9 +176,9 @@ def _installer(spec: ReleaseSpec, means: Means, place: Path, held: tuple[int, ..
     folder = None
     if means.wheelhouse:
         # loaded only by those who need it: a module is compiled anew in each run, and most runs install nothing
-        from ansible_collections.gpuops.sglang.plugins.module_utils import release_wheelhouse
+        from ansible_collections.gpuops.sglang.plugins.module_utils import wheelhouse_files
 
-        folder = release_wheelhouse.folder(steps, means.wheelhouse, place)
+        folder = wheelhouse_files.folder(steps.label, means.wheelhouse, place / WHEELS)
     offline = ("--no-index", "--find-links", str(folder)) if folder else ()
     uv = release_uv.get(steps, spec.python, spec.root / "uv" / means.uv_version, means.uv_version, offline)
     overrides = place / "overrides.txt"

@@ -14,8 +14,6 @@ from pathlib import Path
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import run
 from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import Steps, make_venv
 
-WHEELS = "wheelhouse"  # of an archive, below a release while it is made
-
 
 def get(steps: Steps, python: str, home: Path, version: str, offline: Sequence[str] = ()) -> str:
     """Return the path of uv, installed in a venv of its own; `offline` is what makes pip look into a folder alone."""

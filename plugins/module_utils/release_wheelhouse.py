@@ -1,20 +1,17 @@
 # Copyright (c) 2026, gpuops contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A folder or an archive that has all the files of a release, for hosts without an index."""
+"""A folder that has all the files of a release, for hosts without an index."""
 
 from __future__ import annotations
 
 import http.client
-import lzma
 import os
 import shutil
 import socket
-import tarfile
 import urllib.error
 import urllib.parse
 import urllib.request
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,44 +20,11 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import release_lock,
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, write_whole, writing_below
 from ansible_collections.gpuops.sglang.plugins.module_utils.release_lock import Lock, Package
 from ansible_collections.gpuops.sglang.plugins.module_utils.release_record import sha256_of
-from ansible_collections.gpuops.sglang.plugins.module_utils.release_uv import WHEELS
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.supervisord import VERSION as SUPERVISORD
 from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import CLEAN, Steps
 
 BLOCK = 2**20  # bytes
 TIMEOUT = 60  # s without a byte
-
-
-def folder(steps: Steps, wheelhouse: Path, place: Path) -> Path:
-    """Return the folder with the files; an archive is unpacked below `place`."""
-    if not wheelhouse.exists():
-        raise Refused(
-            f"{steps.label}: there is no {wheelhouse}: make it with playbooks/wheelhouse.yml and copy it here"
-        )
-    if wheelhouse.is_dir():
-        if not any(wheelhouse.glob("*.whl")):
-            raise Refused(f"{steps.label}: {wheelhouse} has no wheels in it: name the folder that has")
-        return wheelhouse
-    target = place / WHEELS
-    target.mkdir()
-    free, size = shutil.disk_usage(place).free, wheelhouse.stat().st_size  # wheels are compressed already
-    if free < size:
-        raise Refused(
-            f"{steps.label}: {wheelhouse} has {size / 2**30:.1f} GiB, {place} has {free / 2**30:.1f} GiB free: free "
-            "some, or unpack it elsewhere and name the folder"
-        )
-    try:
-        with tarfile.open(wheelhouse) as archive:
-            for member in archive:
-                name = Path(member.name).name
-                if member.isfile() and name.endswith(".whl"):
-                    content = archive.extractfile(member)
-                    if content is not None:
-                        with (target / name).open("wb") as file:
-                            while block := content.read(BLOCK):
-                                file.write(block)
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise Refused(f"{steps.label}: {wheelhouse} is damaged: {error}: copy it here again") from error
-    return target
 
 
 @dataclass(frozen=True)
@@ -94,8 +58,8 @@ def make(target: Target, path: Path, uv_version: str, environment: Mapping[str, 
         alone = release_lock.sglang(steps, uv, target.python, requirement, options)
         day, notes = release_lock.cutoff(target.date, alone)
         lock = release_lock.resolve(steps, uv, target.python, options, day, notes, [requirement])
-        installer = release_lock.resolve(steps, uv, target.python, options, "", [], [f"uv=={uv_version}"])
-        files = (*lock.packages, *installer.packages)
+        tools = [f"uv=={uv_version}", f"supervisor=={SUPERVISORD}"]
+        files = (*lock.packages, *release_lock.resolve(steps, uv, target.python, options, "", [], tools).packages)
         others = sorted(wheel.name for wheel in set(path.glob("*.whl")) - {path / _name(one) for one in files})
         if others:
             more = f" and {len(others) - 1} more" if others[1:] else ""

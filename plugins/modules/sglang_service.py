@@ -104,6 +104,9 @@ options:
         description: Environment variables of its installation, for example C(PIP_INDEX_URL).
         type: dict
         default: {}
+      wheelhouse:
+        description: Folder or archive on the host that it is installed from, as in M(gpuops.sglang.sglang_release).
+        type: path
       start_hook:
         description:
           - Script that the machine runs when it starts. It gets a line, and is made if there is none.

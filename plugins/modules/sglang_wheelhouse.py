@@ -8,8 +8,9 @@ DOCUMENTATION = r"""
 module: sglang_wheelhouse
 short_description: Collect all files of a version of SGLang for hosts without a package index
 description:
-  - Makes a folder with the wheels of SGLang, of all that it requires and of C(uv), each checked by its digest, and with
-    the list C(lock.txt) of them. It may be for another version of Python and another platform than this machine's.
+  - Makes a folder with the wheels of SGLang, of all that it requires, and of C(uv) and supervisord, each checked by its
+    digest, and with the list C(lock.txt) of SGLang's. It may be for another version of Python and another platform than
+    this machine's.
   - Files that are there already are kept, so an interrupted run is gone on with. Wheels that are not of this set are
     refused, since an installation could take one of them; nothing is removed.
   - An index that wants a login for its files is not supported.

@@ -30,13 +30,14 @@ import signal
 import socket
 import stat
 import subprocess
+import tempfile
 import time
 import xmlrpc.client
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import guard
+from ansible_collections.gpuops.sglang.plugins.module_utils import guard, wheelhouse_files
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
     Refused,
     last_lines,
@@ -374,7 +375,8 @@ class Supervisord:
     def set_up(self, how: Mapping[str, Any], change: bool) -> list[str]:
         """Bring supervisord and what starts it into place, where something lacks; return what did.
 
-        `how` has python, environment (of the installation), release, and start_hook and control, which may be empty.
+        `how` has python and environment (of the installation), release, and wheelhouse, start_hook and control, which
+        may be empty.
         """
         hook, control = how["start_hook"] or "", how["control"] or ""
         for path in filter(None, (str(self.state), how["release"], hook)):
@@ -388,9 +390,7 @@ class Supervisord:
         lacking = [] if self._is_installed() else [f"supervisord {VERSION} is not installed"]
         if lacking and change:
             self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            what = f"supervisor=={VERSION}"
-            steps = Steps("supervisord", self.folder, {**CLEAN, **how["environment"]})
-            make_venv(steps, self.venv, how["python"], what)
+            self._install(how)
         for path, (text, mode) in files.items():
             if _text(path) != text:
                 lacking.append(f"{path} differs")
@@ -406,6 +406,15 @@ class Supervisord:
             self._hook()
             self.begin()
         return lacking
+
+    def _install(self, how: Mapping[str, Any]) -> None:
+        steps = Steps("supervisord", self.folder, {**CLEAN, **how["environment"]})
+        with tempfile.TemporaryDirectory(dir=self.folder) as place:
+            options: list[str] = []
+            if how["wheelhouse"]:
+                folder = wheelhouse_files.folder(steps.label, Path(how["wheelhouse"]), Path(place), "supervisor")
+                options = ["--no-index", "--find-links", str(folder)]
+            make_venv(steps, self.venv, how["python"], f"supervisor=={VERSION}", options)
 
     def _is_installed(self) -> bool:
         if not any(self.venv.glob(f"lib/python3*/site-packages/supervisor-{VERSION}.dist-info")):

@@ -33,6 +33,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import (
 )
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.release import Means, ReleaseSpec
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import supervisord
 from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import Steps, passwords
 from conftest import run_module
 from release_index import Index, serving, sglang, wheel
@@ -499,6 +500,7 @@ def wheelhouse(place: Place, monkeypatch: pytest.MonkeyPatch) -> Path:
     sglang(place.folder / "wheels", tag="cp313-cp313-manylinux_2_34_x86_64")
     sglang(place.folder / "wheels", tag=f"cp{VERSION.replace('.', '')}-none-any")
     wheel(place.folder / "wheels", "uv", UV)
+    wheel(place.folder / "wheels", "supervisor", supervisord.VERSION)
     monkeypatch.setattr(release_wheelhouse.release_uv, "get", lambda *_: str(place.uv_home / "bin/uv"))
     return place.folder / "wheelhouse"
 
@@ -506,7 +508,7 @@ def wheelhouse(place: Place, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_host_without_an_index_installs_from_a_wheelhouse(place: Place, wheelhouse: Path) -> None:
     target = release_wheelhouse.Target("0.5.23", (), "", PYTHON, "", "")
     lock, came = release_wheelhouse.make(target, wheelhouse, UV, place.environment)
-    assert sorted(path.name for path in wheelhouse.iterdir()) == sorted([*came, "lock.txt"]) and len(came) == 3
+    assert sorted(path.name for path in wheelhouse.iterdir()) == sorted([*came, "lock.txt"]) and len(came) == 4
     assert (lock.date, (wheelhouse / "lock.txt").read_text()) == ("2026-05-10", lock.text)
     # once more, of which one file was damaged
     (wheelhouse / "helper-1.0-py3-none-any.whl").write_text("half")

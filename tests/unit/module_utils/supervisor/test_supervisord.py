@@ -120,8 +120,8 @@ class Machine:
         self.set_up()
 
     def set_up(self, change: bool = True, **how: str) -> list[str]:
-        asked = {"python": sys.executable, "environment": {}, "release": "", "start_hook": "", "control": "", **how}
-        return self.supervisor.set_up(asked, change)
+        asked = dict.fromkeys(("release", "wheelhouse", "start_hook", "control"), "")
+        return self.supervisor.set_up({"python": sys.executable, "environment": {}, **asked, **how}, change)
 
     def named(self, launch: str) -> str:
         """The id of a launch: those of other tests are foreign."""
@@ -726,3 +726,19 @@ def test_processes_know_the_groups(machine: Machine, monkeypatch: pytest.MonkeyP
     own = processes.process(os.getpid())
     assert own and not own.in_cgroup(now.cgroup)
     assert machine.supervisor.computed(now) >= 0
+
+
+def test_it_is_installed_from_a_wheelhouse_where_there_is_no_index(tmp_path: Path, venv: Path) -> None:
+    wheels, archive = tmp_path / "wheelhouse", tmp_path / "wheelhouse.tar"
+    wheels.mkdir()
+    supervisor = Supervisord(tmp_path / "state")
+    supervisor.folder.mkdir(parents=True)
+    how = {"python": sys.executable, "environment": {"PIP_INDEX_URL": "http://127.0.0.1:9/simple"}}
+    with pytest.raises(Refused, match=f"{wheels} has no wheel of supervisor in it: make it anew with playbooks/wheel"):
+        supervisor._install({**how, "wheelhouse": str(wheels)})
+    pip = [venv / "bin/python", "-m", "pip", "download", "--quiet", "--no-deps", "--dest", wheels]
+    subprocess.run([*pip, f"supervisor=={supervisord.VERSION}"], check=True)
+    (wheels / "another-1-py3-none-any.whl").touch()
+    subprocess.run(["tar", "-cf", archive, "-C", tmp_path, "wheelhouse"], check=True)
+    supervisor._install({**how, "wheelhouse": str(archive)})
+    assert supervisor._is_installed() and os.listdir(supervisor.folder) == [supervisor.venv.name]
