@@ -4,7 +4,8 @@
 """The lab as the tests find it and leave it.
 
 Two processes share the tests (pytest --numprocesses 2). One has those that change the server of container 130 or want
-both containers as they were deployed; the other has the rest, for which container 129 serves throughout.
+both containers as they were deployed; the other has the rest, for which container 129 serves throughout. Which is done
+first has those of the host without systemd as well.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Processes(LoadScopeScheduling):
     """Which tests come one after the other in one process."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "servers" if nodeid.startswith(OF_SERVERS) else "rest"
+        if not nodeid.startswith(OF_SERVERS):
+            return "rest"
+        return "rental" if "[rental" in nodeid else "servers"
 
 
 @pytest.fixture(autouse=True)
@@ -90,15 +93,15 @@ def ct130(restored: None) -> Host:
 
 @pytest.fixture(scope="session")
 def rental() -> Iterator[Host]:
-    """The host without systemd, where nothing runs before and after the tests."""
+    """The host without systemd, where nothing runs after the tests."""
     yield testinfra.get_host("ssh://rental", ssh_config=str(SSH / "config"))
     run = deploy("-l", "rental", extra={"sglang_server_state": "absent"})
     assert run.status == 0, run
 
 
-@pytest.fixture(params=["ct130", "rental"])
+@pytest.fixture(params=["ct130"])
 def standin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    """A host with the stand-in in place of SGLang: once under systemd, once under supervisord."""
+    """A host with the stand-in in place of SGLang: under systemd, or as standin.BOTH_SUPERVISORS asks."""
     host: Host = request.getfixturevalue(request.param)
     monkeypatch.setattr(here, "name", request.param)
     host.run("rm -f %s/standin-next", here.home)

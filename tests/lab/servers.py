@@ -71,8 +71,8 @@ def log_of(host: Host, launch: str) -> str:
     return str(host.run("cat %s/%s/log", here.launches, launch).stdout)
 
 
-def serves(host: Host) -> bool:
-    return host.run("python3 -c %s http://127.0.0.1:30000/health", GET).rc == 0
+def serves(host: Host, port: int = 30000) -> bool:
+    return host.run("python3 -c %s %s", GET, f"http://127.0.0.1:{port}/health").rc == 0
 
 
 def launch(host: Host) -> str:

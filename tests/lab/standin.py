@@ -10,13 +10,15 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from playbook_runs import deploy, lab_instances
+import pytest
+from playbook_runs import deploy, eventually, lab_instances
 from servers import here, launch, serves
 from testinfra.host import Host
 
 SERVERS = "/srv/lab/standins/server"
 INSTANCE = {**lab_instances()[0], "env": {"PYTHONPATH": SERVERS}}
 RESTART = {"sglang_server_state": "restarted"}
+BOTH_SUPERVISORS = pytest.mark.parametrize("standin", ["ct130", "rental"], indirect=True)
 
 
 def asked(**changed: Any) -> dict[str, Any]:
@@ -62,3 +64,25 @@ def beside(host: Host, command: str) -> Iterator[None]:
         yield
     finally:
         host.run("kill %s", pid)
+
+
+@contextlib.contextmanager
+def foreign(host: Host) -> Iterator[None]:
+    """A server of somebody else's, of the same user and release, which lives through all that is done."""
+    words = f"{interpreter(host)} -m sglang.launch_server --model-path /srv/lab/models/tiny-qwen3 --port 30088"
+    clean = "setpriv --reuid sglang --regid sglang --clear-groups env --chdir=/"
+
+    def processes() -> str:
+        found = host.check_output("pgrep --full %s", f"^{words}")
+        return f"{found} {host.check_output('pgrep --parent %s', found)}"
+
+    with beside(host, f"{clean} PYTHONPATH={SERVERS} {words}"):
+        assert eventually(lambda: serves(host, 30088), 60)
+        before = processes()
+        yield
+        assert processes() == before and serves(host, 30088), "what is not ours was ended"
+
+
+def interpreter(host: Host) -> str:
+    """The Python of a release."""
+    return str(host.check_output("ls -d %s/releases/*/venv/bin/python", here.root)).split()[0]

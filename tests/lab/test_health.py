@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpuops contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the hourly look at a host tells, with the stand-in server on real systemd."""
+"""What the hourly look at a host tells, with the stand-in server under real supervisors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playbook_runs import Run, deploy
 from servers import UNIT, here, launch, main_pid
-from standin import SERVERS, asked, beside, converges, launch_in_unit
+from standin import BOTH_SUPERVISORS, SERVERS, asked, beside, converges, interpreter, launch_in_unit
 from testinfra.host import Host
 
 pytestmark = pytest.mark.slow
@@ -25,6 +25,7 @@ def health(**extra: object) -> Run:
     return deploy("-l", here.name, playbook="playbooks/health.yml", extra={**asked(), **extra})
 
 
+@BOTH_SUPERVISORS
 def test_the_page_of_a_host_that_is_as_deployed(standin: Host) -> None:
     before = main_pid(standin)
     run = health(sglang_health_requests=["chat", "structured_output"])
@@ -48,7 +49,6 @@ BY_HAND = {
 }
 
 
-@pytest.mark.parametrize("standin", ["ct130"], indirect=True)
 @pytest.mark.parametrize("what", BY_HAND)
 def test_what_was_changed_by_hand_is_told(standin: Host, what: str) -> None:
     command, words = BY_HAND[what]
@@ -74,14 +74,15 @@ def test_a_package_of_the_release_that_was_edited_is_told(standin: Host) -> None
     assert health().status == 0
 
 
+@BOTH_SUPERVISORS
 def test_a_server_that_somebody_started_beside_the_unit_is_told(standin: Host) -> None:
-    release = standin.check_output("ls -d %s/releases/*/venv/bin/python", here.root).split()[0]
-    command = f"{release} -m sglang.launch_server --model-path /srv/lab/models/tiny-qwen3 --host 127.0.0.1 --port 30088"
+    command = f"{interpreter(standin)} -m sglang.launch_server --model-path /srv/lab/models/tiny-qwen3 --port 30088"
     with beside(standin, f"env PYTHONPATH={SERVERS} {command}"):
         run = health()
         assert "nobody supervises it: process" in run.output and "--port 30088" in run.output, run
 
 
+@BOTH_SUPERVISORS
 def test_a_support_bundle_has_the_facts_and_no_secret(standin: Host, tmp_path: Path) -> None:
     secret = asked(secrets={"api_key": KEY, "HF_TOKEN": KEY})
     assert deploy("-l", here.name, extra=secret).status == 0

@@ -9,6 +9,7 @@ What a real SGLang does is told by test_deploy.py; here are the many repetitions
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -22,12 +23,14 @@ from pct_backend import container
 from playbook_runs import PLAYBOOK, PROJECT, begin, deploy, environment, eventually, interrupted
 from servers import GET, UNIT, here, launch, log_of, main_pid, said, serves
 from standin import (
+    BOTH_SUPERVISORS,
     INSTANCE,
     RESTART,
     SERVERS,
     asked,
     beside,
     converges,
+    foreign,
     is_proved,
     launch_in_unit,
     next_start,
@@ -51,7 +54,15 @@ LIES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("lie", LIES)
+# of a lie that is told by answers alone the supervisor knows nothing
+UNDER_BOTH = ("a start that never happens", "a GPU that is full", "a scheduler that hangs after the warm-up")
+
+
+@pytest.mark.parametrize(
+    ("standin", "lie"),
+    [*(("ct130", lie) for lie in LIES), *(("rental", lie) for lie in UNDER_BOTH)],
+    indirect=["standin"],
+)
 def test_what_does_not_serve_as_asked_is_told_and_gives_way_to_what_served(standin: Host, lie: str) -> None:
     fault, words = LIES[lie]
     before = launch(standin)
@@ -99,6 +110,7 @@ def test_a_squatter_that_answers_200_to_everything_is_named(standin: Host) -> No
         assert launch(standin) == before, "the running server was touched"
 
 
+@BOTH_SUPERVISORS
 def test_a_port_that_is_taken_while_the_server_loads(standin: Host) -> None:
     """SGLang says that it is fired up, and owns no port."""
     before = launch(standin)
@@ -129,8 +141,14 @@ def family(pid: int) -> list[int]:
     return [pid, *(one for child in map(int, below.stdout.split()) for one in family(child))]
 
 
-@pytest.mark.parametrize("fails", [False, True], ids=["serves", "fails"])
-@pytest.mark.parametrize("when", ["as the task begins", "while it loads"])
+@pytest.mark.parametrize(
+    ("standin", "when", "fails"),
+    [
+        *itertools.product(["ct130"], ["as the task begins", "while it loads"], [False, True]),
+        ("rental", "while it loads", True),
+    ],
+    indirect=["standin"],
+)
 def test_a_controller_that_is_killed_leaves_a_host_that_serves(standin: Host, when: str, fails: bool) -> None:
     before = launch(standin)
     next_start(standin, LOAD_SECONDS=8, **({"FAULT": "dies_loading"} if fails else {}))
@@ -174,7 +192,6 @@ def ssh_cut(process: subprocess.Popen[str]) -> bool:
 
 
 @pytest.mark.stops_a_container
-@pytest.mark.parametrize("standin", ["ct130"], indirect=True)
 def test_a_container_that_is_stopped_in_the_middle(standin: Host) -> None:
     next_start(standin, LOAD_SECONDS=10)
     process = begin("-l", here.name, extra={**asked(), **RESTART})
@@ -200,6 +217,7 @@ def test_two_deployments_at_once(standin: Host) -> None:
     assert "still starts instances on this host, for " in second.output, second
 
 
+@BOTH_SUPERVISORS
 def test_a_disk_that_is_full_touches_nothing(standin: Host) -> None:
     before, pid = launch(standin), main_pid(standin)
     standin.check_output("cp -a %s /tmp/kept && mount -t tmpfs -o size=512k tmpfs %s", here.launches, here.launches)
@@ -214,6 +232,7 @@ def test_a_disk_that_is_full_touches_nothing(standin: Host) -> None:
     converges(standin)
 
 
+@BOTH_SUPERVISORS
 def test_a_server_that_ignores_sigterm_is_ended(standin: Host) -> None:
     drain = {"sglang_server_drain_timeout": 1}
     next_start(standin, FAULT="ignores_sigterm")
@@ -241,6 +260,7 @@ def test_a_scheduler_that_is_killed_while_it_loads(standin: Host) -> None:
     converges(standin)
 
 
+@BOTH_SUPERVISORS
 def test_a_scheduler_that_is_killed_while_it_serves(standin: Host) -> None:
     before = main_pid(standin)
     standin.check_output("kill -9 %s", scheduler(standin))
@@ -248,6 +268,7 @@ def test_a_scheduler_that_is_killed_while_it_serves(standin: Host) -> None:
     converges(standin)
 
 
+@BOTH_SUPERVISORS
 def test_a_server_that_hangs_is_restarted_by_its_supervisor(standin: Host) -> None:
     before, pid = launch(standin), main_pid(standin)
     standin.check_output("kill -STOP %s", scheduler(standin))
@@ -268,6 +289,7 @@ def test_a_deployment_replaces_a_server_that_hangs(standin: Host) -> None:
     assert run.status == 0 and launch(standin) != before, run
 
 
+@BOTH_SUPERVISORS
 def test_a_configuration_error_is_not_tried_again_and_again(standin: Host) -> None:
     next_start(standin, FAULT="exit:2")
     standin.run(f"systemctl restart {UNIT}" if here.systemd else "sglangctl restart sglang-tiny")
@@ -277,6 +299,7 @@ def test_a_configuration_error_is_not_tried_again_and_again(standin: Host) -> No
     converges(standin)
 
 
+@BOTH_SUPERVISORS
 def test_a_log_that_was_rotated_away(standin: Host) -> None:
     gone = f"rm {here.launches}/{launch(standin)}/log"
     standin.check_output("journalctl --rotate && journalctl --vacuum-time=1s" if here.systemd else gone)
@@ -298,6 +321,7 @@ def on_node(*words: str) -> dict[str, Any]:
     return content
 
 
+@BOTH_SUPERVISORS
 def test_the_server_comes_back_after_kill_9(standin: Host) -> None:
     before = main_pid(standin)
     standin.check_output("kill -9 %s", str(before))
@@ -307,7 +331,6 @@ def test_the_server_comes_back_after_kill_9(standin: Host) -> None:
 
 
 @pytest.mark.stops_a_container
-@pytest.mark.parametrize("standin", ["ct130"], indirect=True)
 def test_the_server_comes_back_with_its_container(standin: Host) -> None:
     for action in ("stop", "start"):
         done = standin.backend.run_ssh(f"pct {action} 130")
@@ -394,17 +417,26 @@ def test_a_first_launch_that_fails_leaves_nothing_to_return_to(standin: Host) ->
     converges(standin)
 
 
-def test_an_operator_returns_to_the_launch_before_and_to_a_named_one(standin: Host) -> None:
+@BOTH_SUPERVISORS
+def test_an_operator_returns_to_the_launch_before(standin: Host) -> None:
     first = record(standin).get("again") or launch(standin)
     changed = asked(args={**INSTANCE["args"], "max_running_requests": 4})
     assert deploy("-l", here.name, extra=changed).status == 0
-    second = launch(standin)
-    back = deploy("-l", here.name, playbook="playbooks/rollback.yml", extra=asked())
+    with foreign(standin):
+        back = deploy("-l", here.name, playbook="playbooks/rollback.yml", extra=asked())
     assert back.status == 0 and back.count(here.name, "changed") == 1, back
     assert record(standin)["again"] == first and launch(standin) in back.output
-    named = {**asked(), "sglang_server_rollback_launch": second}
+    converges(standin)
+
+
+@pytest.mark.parametrize("standin", ["rental"], indirect=True)
+def test_an_operator_returns_to_a_named_launch(standin: Host) -> None:
+    first = record(standin).get("again") or launch(standin)
+    changed = asked(args={**INSTANCE["args"], "max_running_requests": 4})
+    assert deploy("-l", here.name, extra=changed).status == 0
+    named = {**asked(), "sglang_server_rollback_launch": first}
     assert deploy("-l", here.name, playbook="playbooks/rollback.yml", extra=named).status == 0
-    assert record(standin)["again"] == second
+    assert record(standin)["again"] == first
     now = launch(standin)
     next_start(standin, FAULT="dies_loading")
     failed = deploy("-l", here.name, playbook="playbooks/rollback.yml", extra=asked())
@@ -415,8 +447,15 @@ def test_an_operator_returns_to_the_launch_before_and_to_a_named_one(standin: Ho
     converges(standin)
 
 
+@BOTH_SUPERVISORS
 def test_states_of_an_instance_on_its_node(standin: Host) -> None:
     """The same from the node, for a container that is no host of the inventory."""
+    with foreign(standin):
+        states_of(standin)
+    converges(standin)
+
+
+def states_of(standin: Host) -> None:
     (there,) = on_node("state=gathered")["instances"]
     assert there["launch"] == there["running_launch"] == launch(standin) and there["proved"]
     assert on_node("state=stopped", "names=tiny")["changed"]
@@ -428,7 +467,6 @@ def test_states_of_an_instance_on_its_node(standin: Host) -> None:
     assert not standin.file(here.unit).exists and not standin.file(here.launches).exists
     assert not on_node("state=absent", "names=tiny")["changed"]
     assert on_node("state=gathered")["instances"] == []
-    converges(standin)
 
 
 @pytest.fixture
@@ -448,7 +486,6 @@ def gpu(standin: Host) -> Iterator[Host]:
         run("rm -f /usr/local/bin/nvidia-smi /run/standin-gpu-apps")
 
 
-@pytest.mark.parametrize("standin", ["ct130"], indirect=True)
 def test_a_forgotten_process_on_the_gpu_is_named_before_anything_is_stopped(gpu: Host) -> None:
     before, pid = launch(gpu), main_pid(gpu)
     run = deploy("-l", here.name, extra={**asked(), **RESTART})
@@ -461,10 +498,11 @@ def test_a_forgotten_process_on_the_gpu_is_named_before_anything_is_stopped(gpu:
     assert container(129).check_output("systemctl is-active %s", UNIT) == "active", "what is not ours was ended"
 
 
+@BOTH_SUPERVISORS
 def test_progress_is_shown_line_by_line(standin: Host) -> None:
     next_start(standin, LOAD_SECONDS=15, SHARDS=10)
     run = deploy("-l", here.name, extra={**asked(), **RESTART})
     assert run.status == 0, run
-    shown = [line for line in run.output.splitlines() if line.startswith("ct130 | tiny: ")]
+    shown = [line for line in run.output.splitlines() if line.startswith(f"{here.name} | tiny: ")]
     assert any("loading weights, shard " in line and " of 10, for " in line for line in shown), run
     assert "\r" not in run.output
