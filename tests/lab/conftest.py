@@ -45,9 +45,9 @@ class Processes(LoadScopeScheduling):
     """Which tests come one after the other in one process."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if not nodeid.startswith(OF_SERVERS):
-            return "rest"
-        return "rental" if "[rental" in nodeid else "servers"
+        if "[rental" in nodeid or nodeid.startswith("tests/lab/test_install.py"):
+            return "rental"
+        return "servers" if nodeid.startswith(OF_SERVERS) else "rest"
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from playbook_runs import deploy, interrupted, lab_profile
 def test_an_interrupted_installation_on_a_bare_host_is_repaired() -> None:
     # an override for a package that nothing asks for makes a release of its own
     overrides = [*lab_profile()["sglang_install_overrides"], f"unasked-{uuid.uuid4().hex[:8]} ; python_version < '3'"]
-    asked = {"sglang_install_overrides": overrides}
+    asked = {"sglang_install_overrides": overrides, "sglang_server_instances": []}
     run = interrupted("Install SGLang", 8, "-l", "rental", extra=asked)
     assert run.status != 0, run
     again = deploy("-l", "rental", extra=asked)

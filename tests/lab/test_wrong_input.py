@@ -81,9 +81,9 @@ def test_a_bare_host_without_root_is_refused() -> None:
     assert "needs root on this host, not user id 65534: log in as root or set become" in run.output, run
 
 
-def test_an_instance_on_a_host_without_systemd_is_refused_before_anything() -> None:
+def test_systemd_on_a_host_without_it_is_refused_before_anything() -> None:
     # a release that is not there: nothing is installed for an instance that can not run
-    asked = {"sglang_server_instances": [TINY], "sglang_install_root": "/opt/unused"}
+    asked = {"sglang_server_supervisor": "systemd", "sglang_install_root": "/opt/unused"}
     run = deploy("-l", "rental", extra=asked)
     assert run.status != 0
     assert "the first process of this host is 'start-machine', not systemd" in run.output, run

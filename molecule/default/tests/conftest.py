@@ -3,13 +3,19 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+import testinfra
 from pct_backend import container
+from servers import here
+from testinfra.host import Host
+
+from paths import SSH  # isort: skip
 
 
-@pytest.fixture(params=(129, 130), ids="ct{}".format)
-def host(request: pytest.FixtureRequest) -> Any:
-    """Each deployed container, seen from the inside."""
-    return container(request.param)
+@pytest.fixture(params=("ct129", "ct130", "rental"))
+def host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """Each deployed host, seen from the inside."""
+    monkeypatch.setattr(here, "name", request.param)
+    if here.systemd:
+        return container(int(request.param[2:]))
+    return testinfra.get_host("ssh://rental", ssh_config=str(SSH / "config"))
