@@ -77,7 +77,7 @@ def foreign(host: Host) -> Iterator[None]:
         return f"{found} {host.check_output('pgrep --parent %s', found)}"
 
     with beside(host, f"{clean} PYTHONPATH={SERVERS} {words}"):
-        assert eventually(lambda: serves(host, 30088), 60)
+        assert eventually(lambda: serves(host, 30088), 180)
         before = processes()
         yield
         assert processes() == before and serves(host, 30088), "what is not ours was ended"

@@ -116,7 +116,7 @@ def test_a_port_that_is_taken_while_the_server_loads(standin: Host) -> None:
     before = launch(standin)
     next_start(standin, LOAD_SECONDS=12)
     process = begin("-l", here.name, extra=asked(port=30077))
-    assert eventually(lambda: loads(standin, before), 60)
+    assert eventually(lambda: loads(standin, before), 180)
     with squatter(standin, 30077):
         output, _ = process.communicate()
         assert process.returncode != 0
@@ -158,12 +158,12 @@ def test_a_controller_that_is_killed_leaves_a_host_that_serves(standin: Host, wh
         if line.startswith("TASK") and "Run the instances" in line:
             break
     if when == "while it loads":
-        assert eventually(lambda: loads(standin, before), 60)
+        assert eventually(lambda: loads(standin, before), 180)
     for pid in reversed(family(process.pid)):
         os.kill(pid, signal.SIGKILL)
     process.wait()
     # nobody asks any more, and it is done all the same, or has not begun
-    assert eventually(lambda: is_proved(standin), 60)
+    assert eventually(lambda: is_proved(standin), 180)
     if when == "while it loads":
         assert launch(standin) != before
         assert (record(standin).get("again") is not None) == fails
@@ -174,8 +174,8 @@ def test_a_connection_that_is_cut_is_made_again(standin: Host) -> None:
     before = launch(standin)
     next_start(standin, LOAD_SECONDS=10)
     process = begin("-l", here.name, extra={**asked(), **RESTART})
-    assert eventually(lambda: loads(standin, before), 60)
-    assert eventually(lambda: ssh_cut(process), 10)
+    assert eventually(lambda: loads(standin, before), 180)
+    assert eventually(lambda: ssh_cut(process), 60)
     output, _ = process.communicate()
     assert process.returncode == 0, output[-4000:]
     assert "no answer, the launch goes on there; asking again" in output, output[-4000:]
@@ -196,7 +196,7 @@ def test_a_container_that_is_stopped_in_the_middle(standin: Host) -> None:
     next_start(standin, LOAD_SECONDS=10)
     process = begin("-l", here.name, extra={**asked(), **RESTART})
     before = launch(standin)
-    assert eventually(lambda: loads(standin, before), 60)
+    assert eventually(lambda: loads(standin, before), 180)
     for action in ("stop", "start"):
         done = standin.backend.run_ssh(f"pct {action} 130")
         assert done.rc == 0, done
@@ -209,7 +209,7 @@ def test_two_deployments_at_once(standin: Host) -> None:
     next_start(standin, LOAD_SECONDS=25)
     first = begin("-l", here.name, extra={**asked(), **RESTART})
     before = launch(standin)
-    assert eventually(lambda: launch_in_unit(standin) != before, 60)
+    assert eventually(lambda: launch_in_unit(standin) != before, 180)
     second = deploy("-l", here.name, extra=asked())
     output, _ = first.communicate()
     assert first.returncode == 0, output[-4000:]
@@ -252,7 +252,7 @@ def test_a_scheduler_that_is_killed_while_it_loads(standin: Host) -> None:
     before = launch(standin)
     next_start(standin, LOAD_SECONDS=10)
     process = begin("-l", here.name, extra={**asked(), **RESTART})
-    assert eventually(lambda: loads(standin, before), 60)
+    assert eventually(lambda: loads(standin, before), 180)
     standin.check_output("kill -9 %s", scheduler(standin))
     output, _ = process.communicate()
     assert process.returncode != 0 and "the server ended while loading weights" in output, output[-4000:]
@@ -264,7 +264,7 @@ def test_a_scheduler_that_is_killed_while_it_loads(standin: Host) -> None:
 def test_a_scheduler_that_is_killed_while_it_serves(standin: Host) -> None:
     before = main_pid(standin)
     standin.check_output("kill -9 %s", scheduler(standin))
-    assert eventually(lambda: main_pid(standin) not in (0, before) and serves(standin), 60)
+    assert eventually(lambda: main_pid(standin) not in (0, before) and serves(standin), 180)
     converges(standin)
 
 
@@ -294,7 +294,7 @@ def test_a_configuration_error_is_not_tried_again_and_again(standin: Host) -> No
     next_start(standin, FAULT="exit:2")
     standin.run(f"systemctl restart {UNIT}" if here.systemd else "sglangctl restart sglang-tiny")
     # while it waits for another start a unit is 'activating'
-    assert eventually(lambda: said(standin, "ActiveState") == "failed", 30)
+    assert eventually(lambda: said(standin, "ActiveState") == "failed", 90)
     assert said(standin, "NRestarts") == "0"
     converges(standin)
 
@@ -325,7 +325,7 @@ def on_node(*words: str) -> dict[str, Any]:
 def test_the_server_comes_back_after_kill_9(standin: Host) -> None:
     before = main_pid(standin)
     standin.check_output("kill -9 %s", str(before))
-    assert eventually(lambda: main_pid(standin) not in (0, before) and serves(standin), 60)
+    assert eventually(lambda: main_pid(standin) not in (0, before) and serves(standin), 180)
     again = deploy("-l", here.name, extra=asked())
     assert again.status == 0 and again.count(here.name, "changed") == 0, again
 
@@ -339,7 +339,7 @@ def test_the_server_comes_back_with_its_container(standin: Host) -> None:
             refused = deploy("-l", here.name, extra=asked())
             assert refused.status != 0 and refused.count(here.name, "unreachable") == 1, refused
             assert "container 130" in refused.output and "pct start 130" in refused.output, refused
-    assert eventually(lambda: serves(standin), 120)
+    assert eventually(lambda: serves(standin), 240)
     again = deploy("-l", here.name, extra=asked())
     assert again.status == 0 and again.count(here.name, "changed") == 0, again
 
@@ -348,7 +348,7 @@ def lose_machine(host: Host) -> None:
     """What is left when a machine is gone: its disk."""
     daemon = host.check_output("cat %s/supervisord.pid", here.run)
     host.check_output("kill -9 %s %s", daemon, said(host, "GuardPID"))
-    assert eventually(lambda: not serves(host), 30)
+    assert eventually(lambda: not serves(host), 90)
 
 
 @pytest.mark.parametrize("standin", ["rental"], indirect=True)
@@ -356,7 +356,7 @@ def test_the_server_comes_back_with_its_machine(standin: Host) -> None:
     before = launch(standin)
     lose_machine(standin)
     standin.check_output("/workspace/onstart.sh >/dev/null 2>&1")
-    assert eventually(lambda: serves(standin), 60)
+    assert eventually(lambda: serves(standin), 180)
     again = deploy("-l", here.name, extra=asked())
     assert again.status == 0 and again.count(here.name, "changed") == 0 and launch(standin) == before, again
 
@@ -400,7 +400,7 @@ def test_an_interrupted_look_changes_nothing(standin: Host) -> None:
     before = main_pid(standin)
     run = interrupted("Run the instances", 0.5, "-l", here.name, extra=asked())
     assert run.status != 0, run
-    assert eventually(lambda: "sglang_service" not in standin.check_output("ps -eo args"), 60)
+    assert eventually(lambda: "sglang_service" not in standin.check_output("ps -eo args"), 180)
     assert main_pid(standin) == before
     converges(standin)
     assert main_pid(standin) == before
