@@ -100,6 +100,8 @@ class HubServer:
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
         self.pace = 0.0  # s that each 64 KiB take
+        self.rate = 0.0  # bytes/s of all connections together; 0 for no limit
+        self.free = 0.0  # when the line is free for the next block
         self.lock = Lock()
         self.servers = [ThreadingHTTPServer((host, 0), self._handler(large)) for large in (False, True)]
         self.address, self.storage = (f"http://{host}:{server.server_address[1]}" for server in self.servers)
@@ -135,6 +137,16 @@ class HubServer:
             for server in self.servers:
                 server.shutdown()
                 server.server_close()
+
+    def wait(self, count: int) -> None:
+        """Wait until `count` more bytes are through a line of this rate."""
+        if self.rate:
+            with self.lock:
+                now = time.monotonic()
+                self.free = max(self.free, now) + count / self.rate
+                pause = self.free - now
+            time.sleep(pause)
+        time.sleep(self.pace)
 
     def fault(self, path: str) -> Fault | None:
         with self.lock:
@@ -250,7 +262,7 @@ class HubServer:
                         self.close_connection = True
                         return
                     self.request_seen.sent += min(BLOCK, end - place, len(content) - place)
-                    time.sleep(hub.pace)
+                    hub.wait(BLOCK)
                 self.close_connection = self.close_connection or end < len(content)
 
         return Handler

@@ -9,7 +9,6 @@ each file that has come. Ends with its caller, whose end closes standard input.
 
 from __future__ import annotations
 
-import concurrent.futures
 import hashlib
 import json
 import os
@@ -17,11 +16,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, BinaryIO
 
 TELL = 1  # s between two lines about bytes
 WAKE = 0.05  # s
-CHUNK = 4 * 2**20  # bytes
+CHUNK = 2**20  # bytes, which a processor's cache holds until they are hashed and written; the client has 10 MiB
+BEHIND = 16 * 2**20  # bytes that wait for the disk, so that it writes while the network brings more
+PLACE = 8  # bytes
 ONE_BY_ONE = threading.Lock()
 
 
@@ -37,6 +39,7 @@ class Hashed:
 
     def __init__(self, file: BinaryIO, like: str, size: int) -> None:
         self._file, self._kind, self._size = file, like.partition(":")[0], size
+        self._behind = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -60,7 +63,15 @@ class Hashed:
 
     def write(self, data: bytes) -> int:
         self._made.update(data)
-        return self._file.write(data)
+        written = self._file.write(data)
+        self._behind += written
+        if self._behind >= BEHIND:
+            # begins the writing and waits for nothing; what is not on the disk yet stays in memory
+            os.posix_fadvise(
+                self._file.fileno(), self._file.tell() - self._behind, self._behind, os.POSIX_FADV_DONTNEED
+            )
+            self._behind = 0
+        return written
 
     def tell(self) -> int:
         return self._file.tell()
@@ -110,7 +121,7 @@ def listing(request: dict[str, Any]) -> None:
 def fetching(request: dict[str, Any]) -> None:
     """Bring each file of `files` into `folder`, going on where an earlier run was ended; tell the hash of each.
 
-    In several processes, since one of Python's receives less than a fast network has.
+    In a process for each file at a time, since one of Python's receives less than a fast network has.
     """
     import fcntl
 
@@ -119,15 +130,18 @@ def fetching(request: dict[str, Any]) -> None:
     fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
     fetch = fetcher(request)
     by_size = sorted(files, key=lambda name: -files[name]["size"])
-    count = max(1, min(len(files), os.cpu_count() or 1, request["workers"]))
+    # the place of the next file, which all processes read from
+    todo = os.memfd_create("files")
+    os.write(todo, b"".join(place.to_bytes(PLACE, "big") for place in range(len(by_size))))
+    os.lseek(todo, 0, os.SEEK_SET)
     children = set()
-    for place in range(count):
+    for _number in range(min(len(files), request["workers"])):
         child = os.fork()
         if not child:
             end_with_caller()
-            with concurrent.futures.ThreadPoolExecutor(-(-request["workers"] // count)) as pool:
-                # ends with the first error: other files need not come to their end
-                list(pool.map(lambda name: told(lambda: fetch(name, **files[name])), by_size[place::count]))
+            while place := os.read(todo, PLACE):
+                name = by_size[int.from_bytes(place, "big")]
+                told(partial(fetch, name, **files[name]))
             os._exit(0)
         children.add(child)
     last = time.monotonic()
@@ -145,10 +159,11 @@ def fetching(request: dict[str, Any]) -> None:
 
 def fetcher(request: dict[str, Any]) -> Callable[..., None]:
     """Return what fetches a file of a size, goes on where it was ended, and tells its hash."""
-    from huggingface_hub import hf_hub_url
+    from huggingface_hub import constants, hf_hub_url
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
 
+    constants.DOWNLOAD_CHUNK_SIZE = CHUNK
     headers = build_hf_headers(token=request["token"] or False, library_name="gpuops.sglang")
 
     def fetch(name: str, size: int, hash: str) -> None:

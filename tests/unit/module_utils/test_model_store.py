@@ -249,7 +249,7 @@ def test_a_cut_connection_goes_on_within_the_file(lab: Lab) -> None:
     lab.ensure()
     assert (lab.folder / FIRST).read_bytes() == large[FIRST]
     asked = [request.range for request in lab.server.requests if f"name={FIRST}" in request.path]
-    assert asked == ["", f"bytes={10 * MIB}-"]
+    assert asked == ["", f"bytes={15 * MIB}-"]
 
 
 def test_a_file_that_an_earlier_run_began_is_gone_on_with(lab: Lab) -> None:
