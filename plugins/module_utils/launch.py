@@ -36,6 +36,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import (
     cuda_record,
     gpu,
     model_files,
+    model_record,
     release_record,
     sockets,
 )
@@ -488,6 +489,8 @@ def environment(instance: Instance, host: Host) -> dict[str, str]:
     }
     if instance.gpus:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, instance.gpus))
+    if model_record.needs_no_hub(Path(instance.model), instance.args):
+        variables["HF_HUB_OFFLINE"] = "1"
     return {**variables, **instance.env}
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ NAME = ".gpuops-model.json"  # in the directory of a model that was fetched
 CHUNK = 4 * 2**20  # bytes
 # files that may name code of another repository (REPO--MODULE.CLASS)
 CONFIGS = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
+
+HUB_ID = re.compile(r"([^=/\s]+=)?[\w.-]+/[\w.-]+")  # e.g. OWNER/REPO, or NAME=OWNER/REPO of an adapter
 
 File = dict[str, Any]  # size in bytes, mtime_ns, inode, hash ('sha256:...', 'git-sha1:...', or '' where none is known)
 Read = Callable[[int], None]  # is told of bytes that were read
@@ -45,6 +48,28 @@ def read(path: Path) -> dict[str, Any] | None:
 def write(path: Path, record: Mapping[str, Any]) -> None:
     """Write a record whole."""
     write_whole(path, json.dumps(record, indent=1, sort_keys=True))
+
+
+def needs_no_hub(folder: Path, args: Any) -> bool:
+    """Tell whether a server of the model in `folder` has all it needs: it was fetched, and `args` name no other."""
+    try:
+        record = read(folder / NAME)
+    except Refused:
+        return False  # told by whoever verifies it
+    if record is None or any("--" in code for code in record.get("code", ())):
+        return False
+    return not any(HUB_ID.fullmatch(word) for word in _words(args))
+
+
+def _words(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _words(one)
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _words(one)
 
 
 def state_of(path: Path, digest: str) -> File:

@@ -194,7 +194,7 @@ def _build(spec: ReleaseSpec, means: Means, held: tuple[int, ...]) -> dict[str, 
     lock, cuda = _lock(spec, by)
     release_room.refuse_small(spec.root, Path(by.steps.environment["UV_CACHE_DIR"]), lock.size, by.steps.label)
     write_whole(spec.path / release_lock.FILE, lock.text)
-    told = _installed(spec, by, means.schema_probe)
+    told, files = _installed(spec, by, means.schema_probe)
     venv = spec.path / "venv"
     release_proof.pins(by.steps, by.uv, str(venv / "bin/python"), spec.overrides)
     unproved = release_proof.loaded(told, gpu_driver.kernel_module()["version"])
@@ -209,6 +209,7 @@ def _build(spec: ReleaseSpec, means: Means, held: tuple[int, ...]) -> dict[str, 
         "distributions": sorted(folder.name for folder in venv.glob("lib/python3*/site-packages/*.dist-info")),
         "installed": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "lock": release_lock.digest(lock.text),
+        "files": files,
         "date": lock.date,
         "cuda": cuda,
         "bytes": lock.size,
@@ -256,8 +257,11 @@ def _lock(spec: ReleaseSpec, by: Installer) -> tuple[Lock, str]:
     return lock, cuda_versions.explained(cuda, driver)
 
 
-def _installed(spec: ReleaseSpec, by: Installer, schema_probe: str) -> dict[str, Any]:
-    """Install what the lock says and return what the server tells of itself; a damaged cache is repaired once."""
+def _installed(spec: ReleaseSpec, by: Installer, schema_probe: str) -> tuple[dict[str, Any], str]:
+    """Install what the lock says, and return what the server tells of itself and a digest of all files.
+
+    A damaged cache is repaired once.
+    """
     from ansible_collections.gpuops.sglang.plugins.module_utils import release_files
 
     venv = spec.path / "venv"
@@ -284,7 +288,7 @@ def _installed(spec: ReleaseSpec, by: Installer, schema_probe: str) -> dict[str,
     if told["sglang_version"] != spec.version:
         found = told["sglang_version"]
         raise Refused(f"asked for SGLang {spec.version}, but {found} was installed in {spec.path}")
-    return told
+    return told, checking.digest()
 
 
 def _install(spec: ReleaseSpec, by: Installer, python: str) -> None:

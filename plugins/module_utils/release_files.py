@@ -23,6 +23,8 @@ from pathlib import Path
 from ansible_collections.gpuops.sglang.plugins.module_utils.release_record import as_record, digest_of, rows
 
 EDITED = (".py", ".json", ".sh", ".yaml", ".yml", ".jinja")
+# scripts begin with the path of their interpreter, and uv notes from where a package came
+HOSTS_OWN = re.compile(r"^\.\./\.\./\.\./bin/|\.dist-info/(direct_url|uv_cache)\.json$")
 AT_ONCE = 200  # files that a thread gets at a time
 File = tuple[str, tuple[str, ...]]  # path, and each digest that a package has of it
 Found = tuple[str, tuple[str, ...], str]  # and the digest that it has
@@ -55,7 +57,7 @@ def checked(site: Path) -> Iterator[Checking]:
     # threads, as processes would need /dev/shm, which some rented containers do not have
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
     try:
-        yield Checking(owners, [pool.submit(_check, part) for part in parts])
+        yield Checking(str(site), owners, [pool.submit(_check, part) for part in parts])
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -64,6 +66,7 @@ def checked(site: Path) -> Iterator[Checking]:
 class Checking:
     """A check that is under way."""
 
+    site: str
     owners: dict[str, dict[str, str]]
     running: list[Future[list[Found]]]
 
@@ -71,6 +74,15 @@ class Checking:
         """Wait for its end and return what it has found; raises OSError where a copy can not be written."""
         found = [one for part in self.running for one in part.result()]
         return [Damage(self.owners[path][digests[0]], path, digests[0], state) for path, digests, state in found]
+
+    def digest(self) -> str:
+        """Return one digest of all files and their contents, apart from what differs from host to host."""
+        whole = hashlib.sha256()
+        for path, digests in sorted(self.owners.items()):
+            name = os.path.relpath(path, self.site)
+            if not HOSTS_OWN.search(name):
+                whole.update(f"{name} {' '.join(sorted(digests))}\n".encode())
+        return whole.hexdigest()
 
 
 def _check(files: Sequence[File]) -> list[Found]:

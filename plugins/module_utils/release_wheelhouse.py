@@ -41,35 +41,43 @@ class Target:
 
 def make(target: Target, path: Path, uv_version: str, environment: Mapping[str, str]) -> tuple[Lock, list[str]]:
     """Fill the folder `path`, and return what is in it and the names of the files that came now."""
+    work = path / ".work"
     with writing_below(path):
         path.mkdir(parents=True, exist_ok=True)
-        work = path / ".work"
-        environment = {"UV_CACHE_DIR": str(work / "cache"), **CLEAN, **environment}
-        steps = Steps(f"SGLang {target.version}", path, environment)
-        uv = release_uv.get(steps, target.python, work / "uv" / uv_version, uv_version)
-        steps = steps.given(UV_NO_CONFIG="1", UV_PYTHON_DOWNLOADS="never")
-        if target.overrides:
-            write_whole(work / "overrides.txt", "".join(f"{line}\n" for line in target.overrides))
-            steps = steps.given(UV_OVERRIDE=str(work / "overrides.txt"))
-        options = ["--only-binary", ":all:"]
-        options += ["--python-version", target.python_version] if target.python_version else []
-        options += ["--python-platform", target.platform] if target.platform else []
-        requirement = f"sglang=={target.version}"
-        alone = release_lock.sglang(steps, uv, target.python, requirement, options)
-        day, notes = release_lock.cutoff(target.date, alone)
-        lock = release_lock.resolve(steps, uv, target.python, options, day, notes, [requirement])
-        tools = [f"uv=={uv_version}", f"supervisor=={SUPERVISORD}"]
-        files = (*lock.packages, *release_lock.resolve(steps, uv, target.python, options, "", [], tools).packages)
-        others = sorted(wheel.name for wheel in set(path.glob("*.whl")) - {path / _name(one) for one in files})
-        if others:
-            more = f" and {len(others) - 1} more" if others[1:] else ""
-            raise Refused(
-                f"{path} has {others[0]}{more}, which SGLang {target.version} of this day does not need: name another "
-                "folder for each version, Python and platform, or remove what is not to be in it"
-            )
-        came = _bring(steps, files, path)
-        write_whole(path / release_lock.FILE, lock.text)
-        shutil.rmtree(work)
+        try:
+            return _made(target, path, work, uv_version, environment)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _made(
+    target: Target, path: Path, work: Path, uv_version: str, environment: Mapping[str, str]
+) -> tuple[Lock, list[str]]:
+    environment = {"UV_CACHE_DIR": str(work / "cache"), **CLEAN, **environment}
+    steps = Steps(f"SGLang {target.version}", path, environment)
+    uv = release_uv.get(steps, target.python, work / "uv" / uv_version, uv_version)
+    steps = steps.given(UV_NO_CONFIG="1", UV_PYTHON_DOWNLOADS="never")
+    if target.overrides:
+        write_whole(work / "overrides.txt", "".join(f"{line}\n" for line in target.overrides))
+        steps = steps.given(UV_OVERRIDE=str(work / "overrides.txt"))
+    options = ["--only-binary", ":all:"]
+    options += ["--python-version", target.python_version] if target.python_version else []
+    options += ["--python-platform", target.platform] if target.platform else []
+    requirement = f"sglang=={target.version}"
+    alone = release_lock.sglang(steps, uv, target.python, requirement, options)
+    day, notes = release_lock.cutoff(target.date, alone)
+    lock = release_lock.resolve(steps, uv, target.python, options, day, notes, [requirement])
+    tools = [f"uv=={uv_version}", f"supervisor=={SUPERVISORD}"]
+    files = (*lock.packages, *release_lock.resolve(steps, uv, target.python, options, "", [], tools).packages)
+    others = sorted(wheel.name for wheel in set(path.glob("*.whl")) - {path / _name(one) for one in files})
+    if others:
+        more = f" and {len(others) - 1} more" if others[1:] else ""
+        raise Refused(
+            f"{path} has {others[0]}{more}, which SGLang {target.version} of this day does not need: name another "
+            "folder for each version, Python and platform, or remove what is not to be in it"
+        )
+    came = _bring(steps, files, path)
+    write_whole(path / release_lock.FILE, lock.text)
     return lock, came
 
 

@@ -45,7 +45,7 @@ print(gap)
 
 def instances() -> str:
     """Extra vars that ask for the stand-in in place of SGLang."""
-    variables = yaml.safe_load((PROJECT / "inventories/lab/group_vars/sglang.yml").read_text())
+    variables = yaml.safe_load((PROJECT / "inventories/lab/group_vars/sglang/instances.yml").read_text())
     (instance,) = variables["sglang_server_instances"]
     instance["env"] = {"PYTHONPATH": "/srv/lab/standins/server"}
     return json.dumps({"sglang_server_instances": [instance]})

@@ -98,13 +98,13 @@ def interrupted(task: str, after: float, *arguments: str, extra: Mapping[str, An
 
 def lab_profile() -> dict[str, Any]:
     """Return the lab's profile of sglang_install."""
-    profile: dict[str, Any] = yaml.safe_load((PROJECT / "inventories/lab/group_vars/all/profile.yml").read_text())
+    profile: dict[str, Any] = yaml.safe_load((PROJECT / "inventories/lab/group_vars/sglang/profile.yml").read_text())
     return profile
 
 
 def lab_instances() -> list[dict[str, Any]]:
     """Return the instances that the lab's inventory asks for, with literal values."""
-    variables = yaml.safe_load((PROJECT / "inventories/lab/group_vars/sglang.yml").read_text())
+    variables = yaml.safe_load((PROJECT / "inventories/lab/group_vars/sglang/instances.yml").read_text())
     instances: list[dict[str, Any]] = variables["sglang_server_instances"]
     for instance in instances:
         instance["env"] = lab_profile()["lab_server_env"]

@@ -40,6 +40,12 @@ settings.register_profile("unit", deadline=None)  # a busy machine is no defect
 settings.load_profile("unit")
 
 FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills", type=int, help="random moments at which an installation or a transfer is killed")
+
+
 VERSIONS = ("0.5.9", "0.5.13", "0.5.18", "0.5.23")
 OPTION_HISTORY = Path(__file__).parents[2] / "bin/option-history"
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 DAY = "2026-05-07"
 SERVER = {
@@ -107,7 +108,8 @@ def serving(folder: Path) -> Iterator[Index]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             index.asked.append(self.path)
-            kind, _, name = self.path.strip("/").partition("/")
+            # a proxy is asked for whole addresses
+            kind, _, name = urlsplit(self.path).path.strip("/").partition("/")
             page = index.page(name) if kind == "simple" else None
             if kind == "files" and (folder / name).is_file():
                 page = (folder / name).read_bytes()

@@ -231,6 +231,31 @@ def test_without_gpus_and_secrets_neither_is_in_the_unit(
     assert sorted(path.name for path in launch_folder(host, launch).iterdir()) == ["launch.json", "unit", "watch.py"]
 
 
+@pytest.mark.parametrize(
+    ("code", "args", "offline"),
+    [
+        ([], {"tp_size": 2, "chat_template": "/srv/a/b.jinja", "model_impl": "transformers"}, True),
+        (["modeling.py"], {}, True),
+        (["owner/other--modeling.Model"], {}, False),
+        ([], {"speculative_draft_model_path": "owner/draft"}, False),
+        ([], {"lora_paths": ["/srv/a", "name=owner/adapter"]}, False),
+        ([], {"lora_paths": {"name": "owner/adapter"}}, False),
+    ],
+)
+def test_a_server_of_a_fetched_model_asks_no_hub(
+    host: Host, instance: Instance, code: list[str], args: dict[str, Any], offline: bool
+) -> None:
+    asked = dataclasses.replace(instance, args=args)
+    assert "HF_HUB_OFFLINE" not in launches.environment(asked, host)
+    record = Path(instance.model, ".gpuops-model.json")
+    record.write_text(json.dumps({"files": {}, "code": code}))
+    assert launches.environment(asked, host).get("HF_HUB_OFFLINE") == ("1" if offline else None)
+    own = dataclasses.replace(asked, env={"HF_HUB_OFFLINE": "0"})
+    assert launches.environment(own, host)["HF_HUB_OFFLINE"] == "0"
+    record.write_text("{")
+    assert "HF_HUB_OFFLINE" not in launches.environment(asked, host)
+
+
 CHANGES: dict[str, dict[str, Any]] = {
     "name": {"name": "b"},
     "model": {"model": "/srv/other"},

@@ -391,22 +391,36 @@ def test_a_disk_that_fills_up_meanwhile_leaves_no_model(
     assert whole(lab.folder) == {name: FILES[name] for name in NEEDED}
 
 
-def test_killed_at_any_moment_the_next_run_goes_on(lab: Lab) -> None:
-    files = small_model(size=2_000_000)
+KILLED = 4  # moments, unless --kills says how many
+IN_A_ROW = 5  # of the same transfer, before it may come to its end
+
+
+def test_killed_at_any_moment_the_next_run_goes_on(lab: Lab, pytestconfig: pytest.Config) -> None:
+    files = small_model(size=500_000)
     lab.server.commit(REPO, files)
     lab.server.pace = 0.05
-    for _attempt in range(4):
-        process = FORK.Process(target=lab.ensure)
-        process.start()
-        process.join(random.uniform(0.2, 2.5))
-        process.kill()
-        process.join()
-        # no name before all of it is there
-        assert not lab.folder.exists() or whole(lab.folder) == {name: files[name] for name in NEEDED}
-    lab.server.pace = 0
-    lab.ensure()
-    assert whole(lab.folder) == {name: files[name] for name in NEEDED}
-    assert sorted(path.name for path in lab.place.store.iterdir()) == [".m.lock", "m"]
+    begun = time.monotonic()
+    lab.ensure(name="first")
+    whole_time = time.monotonic() - begun
+    left, number = pytestconfig.getoption("kills") or KILLED, 0
+    while left:
+        number += 1
+        folder = lab.place.store / f"m{number}"
+        for _kill in range(min(left, IN_A_ROW)):
+            left -= 1
+            process = FORK.Process(target=lambda name: lab.ensure(name=name), args=(folder.name,))
+            process.start()
+            process.join(random.uniform(0, whole_time))
+            process.kill()
+            process.join()
+            # no name before all of it is there
+            if folder.exists():
+                assert whole(folder) == {name: files[name] for name in NEEDED}
+                break
+        lab.ensure(name=folder.name)
+        assert whole(folder) == {name: files[name] for name in NEEDED}
+    names = ["first", *(f"m{place}" for place in range(1, number + 1))]
+    assert sorted(path.name for path in lab.place.store.iterdir()) == sorted([*names, *(f".{n}.lock" for n in names)])
 
 
 def test_of_two_at_once_one_fetches_and_the_other_finds_it(lab: Lab) -> None:

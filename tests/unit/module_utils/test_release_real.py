@@ -12,6 +12,7 @@ import fcntl
 import inspect
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -189,8 +190,15 @@ def test_a_lock_makes_the_same_files_on_another_host(place: Place, tmp_path: Pat
     other = place.ask(lock=place.lock, root=tmp_path / "other")
     second = other.install()
     assert second["packages"] == first["packages"] and second["lock"] == first["lock"]
+    assert second["files"] == first["files"]
     assert records(other.site) == records(place.site) and len(records(other.site)) == 2
     assert other.spec.name != place.spec.name and second["inputs"]["lock"] == first["lock"]
+
+
+def test_other_files_have_another_digest(place: Place, tmp_path: Path) -> None:
+    first = place.install()
+    wheel(place.folder / "wheels", "helper", "1.0", files={"__init__.py": "version = '1.00'\n"})
+    assert place.ask(root=tmp_path / "other").install()["files"] != first["files"]
 
 
 def test_a_lock_reads_alike_however_it_is_laid_out(place: Place) -> None:
@@ -387,7 +395,8 @@ def test_files_that_two_packages_bring_are_no_damage(tmp_path: Path) -> None:
     assert "shared.py of one-1.0: expected sha256=" in str(damage) and release_files.packages([damage]) == ["one"]
 
 
-KILLED = 12  # moments, spread over the time that an installation takes
+KILLED = 12  # moments, unless --kills says how many
+IN_A_ROW = 5  # of the same installation, before it may come to its end
 CHILD = """
 import json, sys
 from pathlib import Path
@@ -407,24 +416,33 @@ def begun(place: Place) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", CHILD, json.dumps(told)], env=environment)
 
 
-def test_a_kill_at_any_moment_leaves_the_other_release_and_nothing_that_counts(place: Place) -> None:
+def test_a_kill_at_any_moment_leaves_the_other_release_and_nothing_that_counts(
+    place: Place, pytestconfig: pytest.Config
+) -> None:
     old = place.install()
     files = {path: path.stat().st_mtime_ns for path in place.spec.path.rglob("*")}
     start = time.monotonic()
     assert begun(place.ask(overrides=("unasked==0",))).wait() == 0
     whole = time.monotonic() - start
-    for moment in range(1, KILLED + 1):
-        new = place.ask(overrides=(f"unasked=={moment}",))
-        child = begun(new)
-        time.sleep(whole * moment / (KILLED + 1))
-        child.kill()
-        child.wait()
-        found = release_record.read(new.spec.path)
-        if found is not None:
-            assert release_record.changes(new.spec.path) == []
+    left = pytestconfig.getoption("kills") or KILLED
+    while left:
+        new = place.ask(overrides=(f"unasked=={left}",))
+        for _kill in range(min(left, IN_A_ROW)):
+            left -= 1
+            child = begun(new)
+            time.sleep(random.uniform(0, whole))
+            child.kill()
+            child.wait()
+            if release_record.read(new.spec.path) is not None:
+                break
+        # what was whole when it was killed counts as it is
         record = new.install()
         assert record["packages"] == old["packages"] and release_record.changes(new.spec.path) == []
-        assert records(new.site) == records(place.site)
+        assert records(new.site) == records(place.site) and record["files"] == old["files"]
+        # release.json comes last: nothing that is needed is made after it
+        assert sorted(path.name for path in new.spec.path.iterdir()) == sorted(
+            path.name for path in place.spec.path.iterdir()
+        )
     assert release_record.read(place.spec.path) == old
     assert {path: path.stat().st_mtime_ns for path in place.spec.path.rglob("*")} == files
 
@@ -544,7 +562,17 @@ def test_a_wheelhouse_with_other_wheels_is_refused_and_keeps_them(place: Place, 
     target = release_wheelhouse.Target("0.5.23", (), "", PYTHON, "", "")
     with pytest.raises(Refused, match=r"has mine-1.0-py3-none-any.whl, which SGLang 0.5.23 of this day does not need"):
         release_wheelhouse.make(target, wheelhouse, UV, place.environment)
-    assert (wheelhouse / "mine-1.0-py3-none-any.whl").exists()
+    assert [path.name for path in wheelhouse.iterdir()] == ["mine-1.0-py3-none-any.whl"]
+
+
+def test_a_wheelhouse_comes_through_a_proxy(place: Place, wheelhouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    proxy = place.index.url.rpartition("/")[0]
+    target = release_wheelhouse.Target("0.5.23", (), "", PYTHON, "", "")
+    outside = {"UV_DEFAULT_INDEX": "http://index.example.com/simple", "UV_HTTP_RETRIES": "0", "http_proxy": proxy}
+    _lock, came = release_wheelhouse.make(target, wheelhouse, UV, outside)
+    asked = [path for path in place.index.asked if path.endswith(".whl")]
+    assert sorted(asked) == sorted(f"http://index.example.com/files/{name}" for name in came) and len(came) == 3
 
 
 def test_an_index_can_not_name_a_file_outside_of_the_wheelhouse() -> None:
