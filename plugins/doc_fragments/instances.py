@@ -67,6 +67,13 @@ options:
     type: str
     choices: [refuse, warn, skip]
     default: refuse
+  take_over:
+    description:
+      - Let an instance take the place of an SGLang server that somebody has started by hand and that listens on the
+        instance's port. What that server holds counts as free.
+      - Without it such a server is named and nothing is touched.
+    type: bool
+    default: false
   release:
     description: Directory of the release to run, as M(gpuops.sglang.sglang_release) returns it.
     type: path

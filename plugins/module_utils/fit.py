@@ -51,17 +51,21 @@ class Fit:
     warnings: tuple[str, ...] = ()
 
 
-def fits(candidates: Sequence[Candidate], state: Path, accepted: Collection[str]) -> dict[str, Fit]:
+def fits(
+    candidates: Sequence[Candidate], state: Path, accepted: Collection[str],
+    leaving: Mapping[str, Collection[int]] | None = None,
+) -> dict[str, Fit]:  # fmt: skip
     """Return the answer for each instance, by name, in the order in which they are going to be started.
 
-    `accepted` are options of which a change by SGLang is accepted.
+    `accepted` are options of which a change by SGLang is accepted; `leaving` has the processes that are ended for an
+    instance.
     """
     found: dict[str, Fit] = {}
     by_name = {one.instance.name: one for one in candidates}
     on_gpu = [one for one in candidates if one.resolved.get("device") == "cuda"]
     if not on_gpu:
         return {name: Fit() for name in by_name}
-    room = Room(state)
+    room = Room(state, leaving or {})
     for wave in protocol.waves([protocol.Order(one.instance.name, one.instance.gpus) for one in on_gpu]):
         for order in wave:
             room.release(order.instance)

@@ -33,7 +33,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.masking import Masker
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema
 from ansible_collections.gpuops.sglang.plugins.module_utils.processes import PROC, Process
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import supervisor
 
 TOTAL = 1800  # s for all servers together: any user can start a thousand
 
@@ -52,10 +52,10 @@ class Search:
 
 def found_servers(search: Search) -> list[dict[str, Any]]:
     """Return every server that is no instance of ours, in the order of their processes; no secret is in it."""
-    ours = [systemd.identity(name).cgroup for name in systemd.installed_instances()]
+    names = list(supervisor().installed_instances())
+    ours = [supervisor().identity(name).cgroup for name in names]
     known = [one for one in processes.servers(search.proc) if not any(map(one.in_cgroup, ours))]
     used, why = _gpus_in_use()
-    names: list[str] = systemd.installed_instances()
     told = []
     end = time.monotonic() + TOTAL
     for process in known:

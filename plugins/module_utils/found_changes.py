@@ -16,6 +16,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.found_child import U
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import GONE, FoundProcess
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import instance_problems
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import supervisor
 
 OWN_TMP = ("/tmp/", "/var/tmp/")  # the service has others of these names
 LIMITS = {"Max open files": "1048576", "Max locked memory": "unlimited"}  # of the service
@@ -27,8 +28,6 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 def changes(found: FoundProcess, entry: Mapping[str, Any], service_user: str) -> Iterator[str]:
     """Yield what changes under supervision. `entry`: the server as an instance."""
-    if not systemd.is_here():
-        yield "this host has no systemd, which an instance needs"
     if found.container:
         yield f"it would run on this host, not in {found.container}: its paths and packages are those of the container"
     if found.container or RESTARTS.match(found.origin):
@@ -41,7 +40,8 @@ def changes(found: FoundProcess, entry: Mapping[str, Any], service_user: str) ->
     limits = [f"{name} {found.limits[name]} -> {limit}" for name, limit in LIMITS.items() if name in found.limits]
     changed = [one for one in limits if one.split(" -> ")[0].rpartition(" ")[2] != one.rpartition(" ")[2]]
     if changed:
-        yield f"its limits: {', '.join(changed).lower()}"
+        allowed = "" if _confined() else ", as far as this machine allows"
+        yield f"its limits: {', '.join(changed).lower()}{allowed}"
     if found.bound_to:
         yield f"it may use the processors {found.bound_to} only: the service may use all"
     flags = [flag for flag in found.command.flags if flag not in ("-u", "-B")]
@@ -53,7 +53,7 @@ def changes(found: FoundProcess, entry: Mapping[str, Any], service_user: str) ->
         ports = ", ".join(str(port) for _address, port in found.listens)
         yield f"it does not listen on port {entry['port']} yet, but on {ports}"
     yield from (f"as it is, {problem}" for problem in instance_problems([entry]))
-    if entry["name"] in systemd.installed_instances():
+    if entry["name"] in supervisor().installed_instances():
         yield f"this host has an instance '{entry['name']}' already, which would be replaced: choose another name"
 
 
@@ -103,10 +103,10 @@ def unreadable(path: Path, user: User) -> Path | None:
 
 def _paths(found: FoundProcess, entry: Mapping[str, Any], user: User, name: str) -> Iterator[str]:
     for option, path in paths_of(entry):
-        if f"{path}/".startswith(OWN_TMP):
+        if _confined() and f"{path}/".startswith(OWN_TMP):
             yield f"'{option}' is {path}, but the service has a /tmp of its own: move it"
             continue
-        if WRITTEN_TO.fullmatch(option):
+        if _confined() and WRITTEN_TO.fullmatch(option):
             yield f"'{option}' is {path}, but the service can write to its home alone: leave it out if it is written to"
         closed = unreadable(Path(path), user)
         if closed:
@@ -136,10 +136,13 @@ def _log(found: FoundProcess, name: str) -> Iterator[str]:
     for log in found.logs:
         if log.startswith("/") and not log.startswith("/dev/"):
             lost = ", which is deleted and lost with the process" if log.endswith(GONE) else ""
-            yield (
-                f"its log is {log.removesuffix(GONE)}{lost}: the service writes to the journal "
-                f"(journalctl -u {systemd.unit_name(name)})"
-            )
+            shown = supervisor().log_command(name)
+            yield f"its log is {log.removesuffix(GONE)}{lost}: that of the instance is shown by '{shown}'"
+
+
+def _confined() -> bool:
+    """Tell whether an instance has a /tmp of its own, and can write to nothing but that and its home."""
+    return supervisor().NAME == systemd.NAME
 
 
 def _user(name: str) -> User:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ansible_collections.gpuops.sglang.plugins.module_utils import gpu
@@ -22,10 +22,10 @@ Held = dict[int, float]  # index of a GPU -> MiB
 class Room:
     """The GPUs of this host by index, and what is free on each, MiB; changes as launches are thought of."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, leaving: Mapping[str, Collection[int]] | None = None) -> None:
         self.cards = {one.index: one for one in gpu.cards()}
         self.free = {index: one.free for index, one in self.cards.items()}
-        self.held, self.unsure = _held(state, self.cards)
+        self.held, self.unsure = _held(state, self.cards, leaving or {})
         self.taken: set[int] = set()  # of which it is planned and not seen what is free
 
     def release(self, instance: str) -> None:
@@ -60,17 +60,24 @@ class Room:
         return f"GPU {index} has {used / 1024:.1f} GiB in use by others, which are left alone" if used > IN_USE else ""
 
 
-def _held(state: Path, cards: Mapping[int, gpu.GpuMemory]) -> tuple[dict[str, Held], dict[str, set[int]]]:
-    """Return what each running instance of this host holds, and the GPUs of which nobody tells its part."""
+def _held(
+    state: Path, cards: Mapping[int, gpu.GpuMemory], leaving: Mapping[str, Collection[int]]
+) -> tuple[dict[str, Held], dict[str, set[int]]]:
+    """Return what each running instance of this host holds, and the GPUs of which nobody tells its part.
+
+    What processes hold that are ended for an instance (`leaving`) counts as the instance's.
+    """
     if not cards:
         return {}, {}
     identities = {name: supervisor().identity(name) for name in supervisor().installed_instances()}
     running = {name: one for name, one in identities.items() if one.main_pid}
-    held: dict[str, Held] = {name: {} for name in running}
+    held: dict[str, Held] = {name: {} for name in (*running, *leaving)}
     unexplained = {index: one.total * (1 - DRIVER_SHARE) - one.free for index, one in cards.items()}
     told = set()
-    for one in gpu.processes():
+    used = gpu.processes()
+    for one in used:
         name = next((name for name, unit in running.items() if one.process and one.process.in_cgroup(unit.cgroup)), "")
+        name = name or next((name for name, pids in leaving.items() if one.pid in pids), "")
         if one.memory is not None and one.gpu in cards:
             unexplained[one.gpu] -= one.memory
             if name:
@@ -78,7 +85,7 @@ def _held(state: Path, cards: Mapping[int, gpu.GpuMemory]) -> tuple[dict[str, He
                 held[name][one.gpu] = held[name].get(one.gpu, 0.0) + one.memory
     # in a container the driver may tell of no process, or not what it holds
     hidden = [(name, *one) for name in running for one in _planned(state, name, cards) if (name, one[0]) not in told]
-    unsure: dict[str, set[int]] = {}
+    unsure = {name: {*cards} for name in leaving if not used}
     for name, index, planned, most in hidden:
         shared = any(other != name and where == index for other, where, _planned, _most in hidden)
         if shared and planned is None:

@@ -24,6 +24,7 @@ INSTANCES_SPEC: dict[str, Any] = {
     "instances": INSTANCES,
     "accept_changes": {"type": "dict", "default": {}},
     "plan": {"type": "str", "choices": ["refuse", "warn", "skip"], "default": "refuse"},
+    "take_over": {"type": "bool", "default": False},
     "release": {"type": "path", "required": True},
     "user": {"type": "str", "default": "sglang"},
     "state_dir": {"type": "path", "default": "/var/lib/sglang"},

@@ -37,6 +37,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import (
     gpu,
     model_files,
     model_record,
+    processes,
     release_record,
     sockets,
 )
@@ -150,8 +151,11 @@ class Comparison:
     after: str
 
 
-def check(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> None:
-    """Raise Refused for what would fail at the start. `schema` is None while the release is not installed."""
+def check(instance: Instance, host: Host, schema: Mapping[str, Any] | None, leaving: Collection[int] = ()) -> None:
+    """Raise Refused for what would fail at the start.
+
+    `schema` is None while the release is not installed; the processes `leaving` are ended before the start.
+    """
     where = f"instance '{instance.name}'"
     if schema is not None:
         try:
@@ -190,7 +194,7 @@ def check(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> N
     added = supervisor().drop_ins(supervisor().identity(instance.name)) if unit else []
     if added:
         raise Refused(f"{where}: {', '.join(added)} changes what its unit runs: delete it, its content is for 'env'")
-    check_ports(instance.name, instance.port, instance.args)
+    check_ports(instance.name, instance.port, instance.args, leaving)
 
 
 def is_there(instance: Instance) -> bool:
@@ -198,17 +202,23 @@ def is_there(instance: Instance) -> bool:
     return model_files.is_model(Path(instance.model))
 
 
-def check_ports(name: str, port: int, args: Mapping[str, Any]) -> None:
-    """Raise Refused where something else listens on a port of an instance."""
+def check_ports(name: str, port: int, args: Mapping[str, Any], leaving: Collection[int] = ()) -> None:
+    """Raise Refused where something else listens on a port of an instance, but for the processes `leaving`."""
     ours = supervisor().identity(name) if supervisor().read_unit(name) else None
     for wanted in (port, *bound_ports(args).values()):
         for listener in sockets.listeners(wanted):
-            if ours and listener.in_cgroup(ours.cgroup):
+            if listener.pid in leaving or (ours and listener.in_cgroup(ours.cgroup)):
                 continue
             other, what = supervisor().instance_in(listener.cgroups), f"instance '{name}': port {wanted} is held by"
             if other:
                 way = f"move that one first, or end it with '{supervisor().end_command(other)}'"
                 raise Refused(f"{what} instance '{other}' of this host: {way}")
+            for server in processes.servers():
+                if wanted == port and listener.pid in processes.with_descendants(server.pid):
+                    raise Refused(
+                        f"{what} {server.label}, an SGLang server that was started by hand: take its place with "
+                        "-e sglang_server_take_over=true (see docs/adopt.md), or end it"
+                    )
             raise Refused(f"{what} {listener.label}: end it or choose another port")
 
 

@@ -19,7 +19,7 @@ import pwd
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -99,14 +99,18 @@ def preflight(
 
 
 def examined(
-    instance: launch.Instance, host: launch.Host, schema: Schema, accepted: Mapping[str, str], keep: bool
-) -> dict[str, Any]:
-    """Do all that can be done without stopping anything, and return it as sglang_preflight does."""
+    instance: launch.Instance, host: launch.Host, schema: Schema, accepted: Mapping[str, str], keep: bool,
+    leaving: Collection[int] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Do all that can be done without stopping anything, and return it as sglang_preflight does.
+
+    The processes `leaving` would be ended before the start.
+    """
     wrong = argument_problems(instance.args, schema)
     refusals = []
     answer = None
     try:
-        launch.check(instance, host, schema)
+        launch.check(instance, host, schema, leaving)
     except Refused as refused:
         refusals.append(str(refused))
     # a port that is held, say, keeps no one from asking

@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, health, processes
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
@@ -23,9 +23,33 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import supervisor
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import launch_of
 
+TAKEN = Path("/run/gpuops-sglang/taken")  # servers in whose place an instance comes: see module_utils/take_over
 MEMORY_BACK = 120  # s for memory of ended processes; a driver that keeps no state needs long to answer when all ended
 
 Tell = Callable[..., None]  # (instance, phase, launch, and why the launch before failed)
+
+
+class Old(Protocol):
+    """A server that somebody has started by hand, in whose place an instance comes; each method raises Refused."""
+
+    label: str
+    ended: bool  # before this run
+
+    @property
+    def pids(self) -> Collection[int]:
+        """What gives way when it is ended."""
+
+    def keep(self) -> None:
+        """Keep what starting it again needs. Not for several threads."""
+
+    def end(self, tell: Callable[[str], None]) -> None:
+        """End it and prove that nothing of it is left."""
+
+    def again(self, tell: Callable[[str], None]) -> str:
+        """Start it as it was, prove that it answers, and return what serves then."""
+
+    def forget(self) -> None:
+        """Remove what was kept."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +59,7 @@ class Order:
     instance: str
     gpus: tuple[int, ...] = ()
     prepare: Callable[[], launches.Prepared] | None = None  # None: the launch that is there is followed
+    old: Old | None = None
 
 
 @dataclass
@@ -90,14 +115,17 @@ class _Launch:
     def __init__(self, order: Order, state: Path, wait: health.Wait, tell: Tell) -> None:
         self.instance, self.state, self.wait, self.teller = order.instance, state, wait, tell
         self.new = order.prepare is not None
-        self.replaced = not self.new
+        self.old = order.old
+        self.replaced = not self.new or (self.old is not None and self.old.ended)
         self.busy = False
         self.before: str | None = None
         self.outcome = Outcome(order.instance)
         try:
             self.before = self.outcome.launch = launch_of(supervisor().read_unit(order.instance))
+            if self.old:
+                self.old.keep()
             if order.prepare is not None:
-                self._replace(order.prepare())
+                self._replace(order.prepare(), self.old)
         except Exception as error:
             self.outcome.problem = _told(error)
 
@@ -105,7 +133,10 @@ class _Launch:
         with contextlib.suppress(Exception):  # a launch does not fail because nobody can be told of it
             self.teller(instance, phase, launch, problem)
 
-    def _replace(self, prepared: launches.Prepared) -> None:
+    def _say(self, phase: str) -> None:
+        self._tell(self.instance, phase, None)
+
+    def _replace(self, prepared: launches.Prepared, other: Old | None = None) -> None:
         """Put a launch in the place of what runs, which is stopped."""
         old = supervisor().read_unit(self.instance)
         try:
@@ -117,6 +148,8 @@ class _Launch:
         self.replaced, self.outcome.launch = True, prepared.launch
         if old:
             stop(self.instance, self._tell)
+        if other:
+            other.end(self._say)
         launches.hand_over(self.state, prepared)
 
     def _start(self) -> None:
@@ -143,7 +176,12 @@ class _Launch:
             if not self.replaced:
                 self.outcome.problem += "\nNothing was stopped."
             elif not (self.outcome.serving or self.busy or launches.is_good(self.state, self.instance, launch)):
-                self._return(launch)
+                if self.old:
+                    self._return_to(self.old, launch)
+                else:
+                    self._return(launch)
+            if self.old:
+                self.old.forget()
         except Exception as error:  # the other instances' outcomes are not to be lost
             self.outcome.problem += f"\n{_told(error)}"
         return self.outcome
@@ -185,6 +223,24 @@ class _Launch:
         now = supervisor().identity(self.instance)
         self.outcome.problem += f"\nThe service is left as it is, {now.active} ({now.sub})."
 
+    def _return_to(self, old: Old, failed: str) -> None:
+        """Return to the server in whose place the instance has come; of that nothing but its records stays."""
+        problem = self.outcome.problem
+        self._tell(self.instance, "returning to what served before", None, problem)
+        if failed:
+            self._keep_failure(failed, problem)
+        try:
+            launches.give_reserve(self.state)
+            if supervisor().read_unit(self.instance):
+                supervisor().disable(self.instance)
+                stop(self.instance, self._tell)
+                supervisor().remove(self.instance)
+                self.outcome.launch = None
+            self.outcome.problem = f"{problem}\nServing now: {old.again(self._say)}."
+        except Exception as error:
+            why = f"the return to what served before failed too: {_told(error)}"
+            self.outcome.problem = f"{problem}\nServing now: nothing that was proved; {why}"
+
     def _keep_failure(self, failed: str, problem: str) -> None:
         with contextlib.suppress(Exception):  # the report is told anyhow
             log = [line.text for line in supervisor().log_of(failed, health.LOG_LINES)]
@@ -214,13 +270,15 @@ def stop(instance: str, tell: Tell) -> None:
     supervisor().stop(instance)
     if not ours:
         return
-    left = processes.in_cgroup(before.cgroup)
+    gone(f"instance '{instance}'", processes.in_cgroup(before.cgroup), ours)
+
+
+def gone(what: str, left: Sequence[int], ours: Collection[int]) -> None:
+    """Raise Refused where something is left of what was ended: a process, or memory of a GPU that was of `ours`."""
     if left:
         found = processes.process(left[0])
         who = found.label if found else f"process {left[0]}"
-        raise Refused(
-            f"instance '{instance}': {who} can not be ended: it waits in the kernel, see 'ps -o pid,stat,wchan'"
-        )
+        raise Refused(f"{what}: {who} can not be ended: it waits in the kernel, see 'ps -o pid,stat,wchan'")
     end = time.monotonic() + MEMORY_BACK
     while True:
         late = time.monotonic() > end
@@ -234,7 +292,7 @@ def stop(instance: str, tell: Tell) -> None:
                 return
             if late:
                 raise Refused(
-                    f"instance '{instance}' has ended, but the driver still counts {holding[0].label}: see dmesg for "
+                    f"{what} has ended, but the driver still counts {holding[0].label}: see dmesg for "
                     "Xid, and reset the GPU or restart the host"
                 )
         time.sleep(0.5)

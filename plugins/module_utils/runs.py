@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import threading
 import time
 import traceback
@@ -59,6 +60,7 @@ def _detach(state: Path, work: Callable[[Tell], list[Outcome]]) -> str:
 
 def _work(run: str, state: Path, work: Callable[[Tell], list[Outcome]], begun: Callable[[], None]) -> None:
     path = RUNS / f"{run}.json"
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # for the command of a server that was started by hand too
     name_holder(launches.LOCK, run)
     content: dict[str, Any] = {
         "pid": os.getpid(), "born": _born(os.getpid()), "state": str(state), "supervisor": supervisor().NAME,
@@ -127,7 +129,7 @@ def _line(state: Path, instance: str, at: Mapping[str, Any]) -> tuple[str, str]:
     if at["phase"] == "loading":
         with contextlib.suppress(Exception):  # what can not be looked at now goes on all the same
             return _loading(state, instance, at)
-    return at["phase"], f"{at['phase']} launch {at['launch']}"
+    return at["phase"], f"{at['phase']} launch {at['launch']}" if at["launch"] else at["phase"]
 
 
 def _loading(state: Path, instance: str, at: Mapping[str, Any]) -> tuple[str, str]:

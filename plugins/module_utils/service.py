@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,11 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import launch as lau
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, writing_below
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import NAME
 from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Host, Instance
-from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import Order, stop
+from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import TAKEN, Old, Order, stop
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import supervisor
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import launch_of
 
+Leaving = Mapping[str, Collection[int]]  # instance -> processes that are ended for it
 NOW = health.Wait(limit=0)
 
 
@@ -51,14 +52,17 @@ class Asked:
     reload_beside_docker: bool
     restart: bool
     change: bool  # False: nothing is written down
+    take_over: bool = False  # end servers that were started by hand where they hold the ports of instances
 
 
 def started(instances: Sequence[Instance], asked: Asked) -> Plan:
     """Return the plan for instances that are to run as asked; raises Refused before anything is touched."""
     host, plan = asked.host, Plan()
     schema = release_record.schema(host.release)
+    olds = old_servers(instances, asked.take_over, host.drain)
+    leaving = {name: old.pids for name, old in olds.items()}
     for instance in instances:
-        launches.check(instance, host, schema)
+        launches.check(instance, host, schema, leaving.get(instance.name, ()))
     compared = {one.name: launches.compare(one, host, schema, asked.accept_changes) for one in instances}
     if schema is None and instances and asked.change:
         raise Refused(f"there is no release in {host.release}: install it with sglang_release first")
@@ -71,7 +75,11 @@ def started(instances: Sequence[Instance], asked: Asked) -> Plan:
                 docker_gpus.refuse_reload(asked.reload_beside_docker)
             if found and asked.change:
                 supervisor().enable(name)
-            _look(name, asked, plan, found)
+            _look(name, asked, plan, found, olds.get(name))
+    for name, old in olds.items():
+        if reasons[name] and not old.ended:
+            reasons[name].append(f"it takes the place of {old.label}")
+            plan.notes.append(f"instance '{name}' takes the place of {old.label}, which is ended for that")
     differing = [one for one in instances if reasons[one.name] not in ([], ["not enabled"])]
     away = [one for one in differing if one.model in host.awaited and not launches.is_there(one)]
     plan.notes += [
@@ -80,13 +88,13 @@ def started(instances: Sequence[Instance], asked: Asked) -> Plan:
         if schema is not None
     ]
     differing = [one for one in differing if one not in away]
-    told = _proved(differing, asked, schema, plan.notes) if schema is not None else {}
+    told = _proved(differing, asked, schema, plan.notes, leaving) if schema is not None else {}
     for instance in instances:
         one, found = compared[instance.name], reasons[instance.name]
         plan.instances.append({"name": instance.name, "launch": one.launch, "reasons": found})
         if instance in differing and schema is not None:
             prepare = partial(launches.prepare, instance, host, schema, told[instance.name])
-            plan.orders.append(Order(instance.name, instance.gpus, prepare))
+            plan.orders.append(Order(instance.name, instance.gpus, prepare, olds.get(instance.name)))
         if one.before != one.after:
             unit = str(supervisor().unit_path(instance.name))
             headers = {"before_header": unit, "after_header": unit}
@@ -97,7 +105,38 @@ def started(instances: Sequence[Instance], asked: Asked) -> Plan:
     return plan
 
 
-def _look(name: str, asked: Asked, plan: Plan, reasons: list[str]) -> None:
+def old_servers(instances: Sequence[Instance], take_over: bool, drain: int) -> dict[str, Old]:
+    """Return name -> the server that was started by hand and is ended, or was by an earlier run, for an instance."""
+    found: dict[str, Old] = {}
+    for one in instances:
+        if not (take_over or (TAKEN / f"{one.name}.json").exists()):
+            continue
+        # a module is compiled anew in each run, and most runs have no need of it
+        from ansible_collections.gpuops.sglang.plugins.module_utils.take_over import interrupted, server_at
+
+        runs = bool(supervisor().read_unit(one.name)) and supervisor().identity(one.name).main_pid
+        old = server_at(one.name, one.port, drain) if take_over and not runs else None
+        old = old or interrupted(one.name)
+        if old:
+            found[one.name] = old
+    return found
+
+
+def unfinished(names: Sequence[str]) -> list[str]:
+    """Return a sentence for each instance that a run has ended a server for which was ended itself before a result."""
+    if not any((TAKEN / f"{name}.json").exists() for name in names):
+        return []
+    from ansible_collections.gpuops.sglang.plugins.module_utils.take_over import interrupted
+
+    return [
+        f"instance '{name}': an earlier deployment has ended {old.label} and was ended itself before it had a result; "
+        "that server is started again if this deployment starts the instance and fails"
+        for name, old in ((name, interrupted(name)) for name in names)
+        if old
+    ]
+
+
+def _look(name: str, asked: Asked, plan: Plan, reasons: list[str], old: Old | None) -> None:
     """Prove that an instance serves whose service is as asked; follow it while it loads, replace it when it hangs."""
     state, launch = asked.host.state, launch_of(supervisor().read_unit(name)) or ""
     for last in (False, True):
@@ -108,7 +147,7 @@ def _look(name: str, asked: Asked, plan: Plan, reasons: list[str]) -> None:
             if what == "busy" and launches.is_good(state, name, launch):
                 plan.notes.append(str(problem))
             elif what == "loading" or (what in ("", "busy") and not launches.is_good(state, name, launch)):
-                plan.orders.append(Order(name))  # nobody has seen its end: it is proved, or gives way
+                plan.orders.append(Order(name, old=old))  # nobody has seen its end: it is proved, or gives way
             elif what != "hung":
                 plan.problems.append(str(problem))
             elif not last:
@@ -119,10 +158,14 @@ def _look(name: str, asked: Asked, plan: Plan, reasons: list[str]) -> None:
         plan.verdicts.append(verdict)
         if asked.change:
             launches.keep_verdict(state, name, launch, verdict)
+            if old:
+                old.forget()
         return
 
 
-def _proved(instances: Sequence[Instance], asked: Asked, schema: Any, notes: list[str]) -> dict[str, dict[str, Any]]:
+def _proved(
+    instances: Sequence[Instance], asked: Asked, schema: Any, notes: list[str], leaving: Leaving
+) -> dict[str, dict[str, Any]]:
     """Ask SGLang about instances, plan their memory, and return name -> what the record of a launch keeps of that.
 
     Raises Refused if the answer is no; `notes` gets what is to be known otherwise.
@@ -134,7 +177,7 @@ def _proved(instances: Sequence[Instance], asked: Asked, schema: Any, notes: lis
     from ansible_collections.gpuops.sglang.plugins.module_utils.preflight import preflight
 
     if not asked.share_gpus:
-        refuse_held_gpus([(instance.name, instance.gpus) for instance in instances])
+        refuse_held_gpus([(instance.name, instance.gpus) for instance in instances], leaving)
     answers = [preflight(one, asked.host, schema, asked.accept_changes, asked.change) for one in instances]
     problems = [problem for answer in answers for problem in answer.problems]
     if problems:
@@ -144,7 +187,7 @@ def _proved(instances: Sequence[Instance], asked: Asked, schema: Any, notes: lis
         candidates = [
             Candidate(instance, answer.version, answer.resolved) for instance, answer in zip(instances, answers)
         ]
-        for name, fit in fits(candidates, asked.host.state, asked.accept_changes).items():
+        for name, fit in fits(candidates, asked.host.state, asked.accept_changes, leaving).items():
             problems += fit.problems
             notes += fit.warnings
             records[name]["plan"] = fit.record
@@ -154,16 +197,24 @@ def _proved(instances: Sequence[Instance], asked: Asked, schema: Any, notes: lis
     return records
 
 
-def refuse_held_gpus(wanted: Sequence[tuple[str, tuple[int, ...]]]) -> None:
-    """Raise GpuHeld where processes that are of none of our instances have memory of a GPU that one is to use."""
+def refuse_held_gpus(wanted: Sequence[tuple[str, tuple[int, ...]]], leaving: Leaving | None = None) -> None:
+    """Raise GpuHeld where processes that are of none of our instances have memory of a GPU that one is to use.
+
+    Those in `leaving` are ended for it.
+    """
+    leaving = leaving or {}
+    going = {pid for pids in leaving.values() for pid in pids}
     identities = [supervisor().identity(name) for name in supervisor().installed_instances()]
     ours = [identity.cgroup for identity in identities if identity.cgroup]
-    running = any(identity.main_pid for identity in identities)
+    running = bool(going) or any(identity.main_pid for identity in identities)
     # what this host does not see may be its own server: older drivers tell a container of no process
-    seen = not running or any(one.process and any(map(one.process.in_cgroup, ours)) for one in gpu.processes())
+    seen = not running or any(
+        one.pid in going or (one.process and any(map(one.process.in_cgroup, ours))) for one in gpu.processes()
+    )
     found = []
     for name, gpus in wanted:
-        told = [one.label for one in gpu.strangers(gpus, ours) if one.process or seen]
+        others = [one for one in gpu.strangers(gpus, ours) if one.pid not in leaving.get(name, ())]
+        told = [one.label for one in others if one.process or seen]
         hidden = gpu.unseen(gpus) if seen and not told else {}
         told += [f"{memory:.0f} MiB of GPU {index} by what this host does not see" for index, memory in hidden.items()]
         if told:
@@ -187,6 +238,8 @@ def stopped(names: Sequence[str], state: Path, change: bool, remove: bool = Fals
             reasons += ["it is started at boot"] if identity.enabled else []
         if remove and (launch is not None or (state / name).exists()):
             reasons.append("it is installed")
+        if change:
+            (TAKEN / f"{name}.json").unlink(missing_ok=True)
         if change and reasons:
             if launch is not None:
                 supervisor().disable(name)

@@ -28,6 +28,15 @@ options:
     description: Unprivileged user that instances run as.
     type: str
     default: sglang
+  state_dir:
+    description: Directory for what the instances write, by which those under supervisord are known.
+    type: path
+    default: /var/lib/sglang
+  supervisor:
+    description: What runs instances, as the option of M(gpuops.sglang.sglang_service).
+    type: str
+    choices: [auto, systemd, supervisord]
+    default: auto
   timeout:
     description: Longest wait for the parser of each server, in seconds; all servers together get half an hour.
     type: int
@@ -184,6 +193,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.sglang.plugins.module_utils.found import Search, cards, found_servers
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, require_root
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import CHOICES, choose
 
 
 def main() -> None:
@@ -192,6 +202,8 @@ def main() -> None:
         argument_spec={
             "install_root": {"type": "path", "default": "/opt/sglang"},
             "user": {"type": "str", "default": "sglang"},
+            "state_dir": {"type": "path", "default": "/var/lib/sglang"},
+            "supervisor": {"type": "str", "choices": list(CHOICES), "default": "auto"},
             "timeout": {"type": "int", "default": 180},
             "ask": {"type": "bool", "default": True},
             "pids": {"type": "list", "elements": "int", "default": []},
@@ -201,6 +213,7 @@ def main() -> None:
     asked = module.params
     try:
         require_root()
+        choose(Path(asked["state_dir"]), asked["supervisor"])
         releases = Path(asked["install_root"]) / "releases"
         search = Search(releases, asked["user"], asked["timeout"], asked["ask"], tuple(asked["pids"]))
         servers = found_servers(search)

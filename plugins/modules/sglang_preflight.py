@@ -118,7 +118,7 @@ instances:
 
 from pathlib import Path
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import fit, launch, preflight, release_record
+from ansible_collections.gpuops.sglang.plugins.module_utils import fit, launch, preflight, release_record, service
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, require_root
 from ansible_collections.gpuops.sglang.plugins.module_utils.instance_spec import INSTANCES_SPEC, SecretiveModule
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import instance_problems
@@ -141,20 +141,23 @@ def main() -> None:
             problems.append(f"there is no release in {host.release}: install it with sglang_release first")
         if problems or schema is None:
             raise Refused("; ".join(problems))
+        instances = [launch.instance_of(entry) for entry in asked["instances"]]
+        olds = service.old_servers(instances, asked["take_over"], host.drain)
     except Refused as refused:
         module.fail_json(msg=str(refused), instances=[])
     edited = release_record.changes(host.release)
     if edited:
         more = f"; and {len(edited) - SHOWN} more" if edited[SHOWN:] else ""
         module.warn(f"the release {host.release} was changed by hand: {'; '.join(edited[:SHOWN])}{more}")
-    instances = [launch.instance_of(entry) for entry in asked["instances"]]
+    leaving = {name: old.pids for name, old in olds.items()}
+    keep, accepted = not module.check_mode, asked["accept_changes"]
     results = [
-        preflight.examined(instance, host, schema, asked["accept_changes"], keep=not module.check_mode)
+        preflight.examined(instance, host, schema, accepted, keep, leaving.get(instance.name, ()))
         for instance in instances
     ]
     if asked["plan"] != "skip":
         try:
-            _plan(instances, results, host, asked)
+            _plan(instances, results, host, asked, leaving)
         except Refused as refused:
             module.warn(f"memory is not planned: {refused}")
     wrong = [problem for result in results for problem in result["problems"]]
@@ -163,14 +166,14 @@ def main() -> None:
     module.exit_json(changed=False, instances=results)
 
 
-def _plan(instances: list, results: list, host: launch.Host, asked: dict) -> None:
+def _plan(instances: list, results: list, host: launch.Host, asked: dict, leaving: dict) -> None:
     """Add to each answer whether the instance fits into the GPUs."""
     candidates = [
         fit.Candidate(instance, result["sglang_version"], result["resolved"])
         for instance, result in zip(instances, results)
         if result["resolved"]
     ]
-    found = fit.fits(candidates, host.state, asked["accept_changes"])
+    found = fit.fits(candidates, host.state, asked["accept_changes"], leaving)
     for result in results:
         one = found.get(result["name"], fit.Fit())
         refused = asked["plan"] == "refuse"

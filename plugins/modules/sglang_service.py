@@ -15,6 +15,8 @@ description:
   - A launch is followed until it is proved to serve, as M(gpuops.sglang.sglang_health) does, and what it is at is shown
     meanwhile. When it fails, the last launch that was proved to serve is started again and proved too, and the task
     fails with the cause, what shows it in that launch's own log, the next step and what serves now.
+  - With O(take_over) a server that was started by hand is to an instance what the launch before is. It is ended when
+    all is proved, and its command is started again, as it was, when the launch fails.
   - All this happens in a process on the host, which goes on when the connection or the controller is lost. A deployment
     that finds another one at work waits for it and shows what it is at.
   - Each launch has an id, which the unit, the journal, the process and the server's own answers carry.
@@ -317,8 +319,10 @@ def _change(module: SecretiveModule) -> dict:
         restart, lacking = asked["state"] == "restarted", _set_up(module)
         if not change:  # a start that is not made needs no model
             host = replace(host, awaited=tuple(asked["awaited_models"]))
-        taken = ("accept_changes", "share_gpus", "plan", "reload_beside_docker")
+        taken = ("accept_changes", "share_gpus", "plan", "reload_beside_docker", "take_over")
         how = service.Asked(host, **{name: asked[name] for name in taken}, restart=restart, change=change)
+        for sentence in service.unfinished(names):
+            module.warn(sentence)
         plan = service.started([launch.instance_of(entry) for entry in asked["instances"]], how)
         unlisted = sorted(set(supervisor().installed_instances()) - set(names))
     if any(order.prepare for order in plan.orders):

@@ -17,7 +17,7 @@ import subprocess
 import time
 import venv
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.server_command impor
 
 UNIT = Path(__file__).parent
 SERVER = """
-import json, os, sys
+import json, os, signal, subprocess, sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -40,14 +40,32 @@ class Answer(BaseHTTPRequestHandler):
         key = after("--api-key")
         allowed = key is None or self.headers.get("Authorization") == f"Bearer {key}"
         body = Path(sys.prefix, "server_info.json").read_bytes()
-        self.send_response(200 if allowed and self.path == "/server_info" else 401 if not allowed else 404)
+        allowed = allowed or self.path == "/health"
+        known = self.path in ("/server_info", "/health")
+        self.send_response(200 if allowed and known else 401 if not allowed else 404)
         self.end_headers()
         self.wfile.write(body if allowed else b"")
     def log_message(self, *words):
         pass
 
+SCHEDULER = '''
+import os, signal, time
+signal.signal(signal.SIGTERM, lambda *_: print("a scheduler was told to end", flush=True))
+print(f"scheduler {os.getpid()}", flush=True)
+while True:
+    time.sleep(600)
+'''
+
+def term(*_):
+    print("drained", flush=True)
+    if os.environ["ENDS"] != "never":
+        os._exit(0)
+
 def main():
     print("serves", flush=True)
+    if "ENDS" in os.environ:
+        signal.signal(signal.SIGTERM, term)
+        subprocess.Popen([sys.executable, "-c", SCHEDULER])
     server = HTTPServer(("127.0.0.1", int(after("--port", 30000))), Answer)
     Path(os.environ["READY"]).write_text(str(os.getpid()))
     server.serve_forever()
@@ -149,4 +167,5 @@ def started(words: Sequence[str], folder: Path, log: Path, **environment: str) -
     try:
         yield pid
     finally:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

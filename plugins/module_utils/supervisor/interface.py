@@ -134,6 +134,9 @@ class Supervisor(Protocol):
     def log_place(self, launch: str) -> str:
         """Return where an operator finds the whole log of a launch."""
 
+    def log_command(self, instance: str) -> str:
+        """Return the command by which an operator sees the log of an instance."""
+
     def end_command(self, instance: str) -> str:
         """Return the command by which an operator ends an instance for good."""
 

@@ -331,6 +331,10 @@ class Supervisord:
         """Return the file that is the log of a launch."""
         return str(self._log(launch))
 
+    def log_command(self, instance: str) -> str:
+        """Return the command by which an operator sees the log of an instance."""
+        return f"{self.folder}/sglangctl log {instance}"
+
     def end_command(self, instance: str) -> str:
         """Return the command by which an operator ends an instance for good."""
         return f"{self.folder}/sglangctl disable {instance}"

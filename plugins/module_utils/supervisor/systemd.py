@@ -273,6 +273,11 @@ def log_place(launch: str) -> str:
     return f"journalctl {LAUNCH_FIELD}={launch}"
 
 
+def log_command(instance: str) -> str:
+    """Return the command by which an operator sees the log of an instance."""
+    return f"journalctl -u {unit_name(instance)}"
+
+
 def end_command(instance: str) -> str:
     """Return the command by which an operator ends an instance for good."""
     return f"systemctl disable --now {unit_name(instance)}"

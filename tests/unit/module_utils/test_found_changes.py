@@ -15,6 +15,8 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import found_changes
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_changes import changes, ending, unreadable
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_child import User
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import started_at
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import here, systemd
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.supervisord import Supervisord
 from found_servers import found
 
 STRANGER = User(3_999_999, 3_999_999, ())
@@ -23,8 +25,7 @@ LIMITS = {"Max open files": "1048576", "Max locked memory": "unlimited"}
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(found_changes.systemd, "is_here", lambda: True)
-    monkeypatch.setattr(found_changes.systemd, "installed_instances", lambda: ["old"])
+    monkeypatch.setattr(systemd, "installed_instances", lambda: ["old"])
     monkeypatch.setattr(found_changes, "_user", lambda name: STRANGER)
     monkeypatch.setattr(found_changes, "OWN_TMP", ("/tmp/own/",))
 
@@ -45,7 +46,11 @@ def test_a_server_that_is_as_an_instance_would_be() -> None:
     ("entry", "facts", "sentence"),
     [
         ({}, {"owner": "root"}, "as the user 'sglang' with a home of its own, not as 'root'"),
-        ({}, {"logs": ("/root/sglang.log",)}, "its log is /root/sglang.log: the service writes to the journal"),
+        (
+            {},
+            {"logs": ("/root/sglang.log",)},
+            "its log is /root/sglang.log: that of the instance is shown by 'journalctl -u sglang-a.service'",
+        ),
         ({}, {"logs": ("/root/x.log (deleted)",)}, "its log is /root/x.log, which is deleted"),
         ({}, {"limits": {**LIMITS, "Max open files": "1024"}}, "its limits: max open files 1024 -> 1048576"),
         ({}, {"origin": "unit llm.service"}, "unit llm.service may start it again when it is ended"),
@@ -84,9 +89,15 @@ def test_flags_of_the_interpreter_are_told() -> None:
 
 
 def test_a_host_without_systemd_and_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(found_changes.systemd, "is_here", lambda: False)
-    first, second, third = told({"model": "/tmp/own/m"}, container="docker 0123", origin="docker 0123")
-    assert "no systemd" in first and "not in docker 0123" in second and "docker 0123 may start it again" in third
+    monkeypatch.setattr(here, "_chosen", Supervisord(Path("/nonexistent/sglang")))
+    first, second = told({"model": "/tmp/own/m"}, container="docker 0123", origin="docker 0123")
+    assert "not in docker 0123" in first and "docker 0123 may start it again" in second
+    # it has no files of its own there, and what it may write to is the same
+    assert told({"model": "/tmp/own/m", "env": {"HF_HOME": "/srv/hf"}}) == []
+    (log,) = told(logs=("/root/sglang.log",))
+    assert log.endswith("is shown by '/nonexistent/sglang/.supervisor/sglangctl log a'")
+    (limits,) = told(limits={**LIMITS, "Max open files": "1024"})
+    assert limits == "its limits: max open files 1024 -> 1048576, as far as this machine allows"
 
 
 def test_a_model_that_the_service_can_not_read(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import threading
 import time
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,14 @@ class Machine:
         assert instance not in self.running, "two servers of an instance at a time"
         self.running[instance] = launch_of(self.units[instance]) or ""
 
+    def disable(self, instance: str) -> None:
+        self.step("disable", instance)
+
+    def remove(self, instance: str) -> None:
+        self.step("remove", instance)
+        assert instance not in self.running, "systemd forgets of what runs"
+        del self.units[instance]
+
     def identity(self, instance: str) -> Identity:
         self.step("identity", instance)
         active, pid = ("active", PID) if instance in self.running else ("inactive", 0)
@@ -121,6 +130,12 @@ class Machine:
 
         return Order(instance, gpus, prepared)
 
+    def take(self, mood: str = "good", **how: Any) -> tuple[Outcome, Old]:
+        """Have an instance come in the place of a server that was started by hand."""
+        old = Old(self, **how)
+        (outcome,) = self.do(replace(self.order(mood), old=old))
+        return outcome, old
+
     def do(self, *orders: Order) -> list[Outcome]:
         return protocol.carry_out(orders, self.host.state, WAIT, self.tell)
 
@@ -145,6 +160,36 @@ class Machine:
         return again
 
 
+class Old:
+    """A server that somebody has started by hand; what is done with it are steps of the host."""
+
+    label = "process 4711"
+
+    def __init__(self, machine: Machine, ended: bool = False) -> None:
+        self.machine, self.ended, self.serves, self.kept = machine, ended, not ended, False
+        self.pids = (4711,)
+
+    def keep(self) -> None:
+        self.machine.step("keep")
+        self.kept = True
+
+    def end(self, tell: Callable[[str], None]) -> None:
+        tell("ending process 4711")
+        assert self.kept and not self.machine.running
+        self.machine.step("end")
+        self.serves = False
+
+    def again(self, tell: Callable[[str], None]) -> str:
+        assert not self.machine.running, "the old command would find its port taken"
+        self.machine.step("again")
+        self.serves = True
+        return "process 4712"
+
+    def forget(self) -> None:
+        self.machine.step("forget")
+        self.kept = False
+
+
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine(Host(tmp_path / "release", "nobody", tmp_path / "state"))
@@ -161,7 +206,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(gpu, "processes", made.gpu_processes)
     monkeypatch.setattr(gpu, "device", lambda: "cuda")
     monkeypatch.setattr(health, "verify", made.verify)
-    for name in ("install", "stop", "start", "identity"):
+    for name in ("install", "stop", "start", "identity", "disable", "remove"):
         monkeypatch.setattr(systemd, name, getattr(made, name))
     for name in ("keep_verdict", "keep_failure", "prepare_again"):
         monkeypatch.setattr(launches, name, partial(made.do_really, name, getattr(launches, name)))
@@ -581,3 +626,83 @@ def test_a_server_that_has_ended_by_itself_is_replaced(machine: Machine) -> None
     (outcome,) = machine.do(machine.order())
     assert machine.serves() and not outcome.problem
     assert [phase for _, phase, _ in machine.told] == ["starting", "loading"]
+
+
+# in the place of a server that was started by hand
+
+
+def order_of(steps: list[str], *named: str) -> list[str]:
+    return [step for step in steps if step in named]
+
+
+def test_a_server_gives_way_when_all_is_written_down_and_is_forgotten_when_the_launch_is_proved(
+    machine: Machine,
+) -> None:
+    outcome, old = machine.take()
+    assert outcome.problem == "" and outcome.serving == outcome.launch and machine.serves()
+    named = "keep", "prepare a", "install a", "end", "start a", "verify a", "keep_verdict a", "forget", "again"
+    assert order_of(machine.steps, *named) == [
+        "keep", "prepare a", "install a", "end", "start a", "verify a", "keep_verdict a", "forget",
+    ]  # fmt: skip
+    assert machine.told[0] == ("a", "ending process 4711", None) and not old.serves
+
+
+def test_a_launch_that_fails_gives_way_to_the_server_that_was_there(machine: Machine) -> None:
+    outcome, old = machine.take("bad")
+    assert outcome.problem == "instance 'a' does not serve\nServing now: process 4712."
+    assert (outcome.launch, outcome.serving) == (None, None)
+    named = "end", "start a", "keep_failure a", "disable a", "stop a", "remove a", "again", "forget"
+    assert order_of(machine.steps, *named) == list(named)
+    assert old.serves and not old.kept and machine.units == {}
+    assert ("a", "returning to what served before", None) in machine.told
+
+
+@pytest.mark.parametrize("step", ["keep", "prepare", "write"])
+def test_what_fails_before_it_is_ended_leaves_it_as_it_is(machine: Machine, step: str) -> None:
+    machine.faults[step] = [Refused("no")]
+    outcome, old = machine.take()
+    assert outcome.problem == "no\nNothing was stopped." and old.serves and not old.kept
+    assert not {"end", "again", "start a", "stop a"} & {*machine.steps}
+
+
+@pytest.mark.parametrize("step", ["end", "start", "verify"])
+def test_what_fails_after_that_is_told_with_what_serves_now(machine: Machine, step: str) -> None:
+    machine.faults[step] = [Refused("no")]
+    outcome, old = machine.take()
+    assert outcome.problem == "no\nServing now: process 4712." and old.serves and machine.units == {}
+
+
+def test_a_way_back_that_fails_is_told_too(machine: Machine) -> None:
+    machine.faults["again"] = [Refused("it has ended")]
+    outcome, old = machine.take("bad")
+    assert outcome.problem == (
+        "instance 'a' does not serve\nServing now: nothing that was proved; the return to what served before failed "
+        "too: it has ended"
+    )
+    assert not old.kept
+
+
+def test_a_server_that_an_earlier_run_has_ended_is_what_to_return_to(machine: Machine) -> None:
+    machine.faults["prepare"] = [Refused("the disk is full")]
+    outcome, old = machine.take(ended=True)
+    assert outcome.problem == "the disk is full\nServing now: process 4712." and old.serves
+
+    outcome, old = machine.take("bad", ended=True)
+    assert outcome.problem.endswith("Serving now: process 4712.") and old.serves
+
+
+def test_a_launch_that_is_followed_returns_to_it_too(machine: Machine) -> None:
+    prepared = launches.prepare(machine.asked("bad"), machine.host, {}, {})
+    machine.install("a", prepared.unit)
+    machine.start("a")
+    old = Old(machine, ended=True)
+    (outcome,) = machine.do(Order("a", old=old))
+    assert outcome.problem == "instance 'a' does not serve\nServing now: process 4712."
+    assert old.serves and machine.units == {}
+
+
+def test_an_instance_that_was_not_touched_keeps_what_it_would_replace(machine: Machine) -> None:
+    old = Old(machine)
+    bad, good = machine.order("bad", "a", (0,)), replace(machine.order("good", "b", (0,)), old=old)
+    outcomes = machine.do(bad, good)
+    assert "was not touched" in outcomes[1].problem and old.serves and "keep" not in machine.steps

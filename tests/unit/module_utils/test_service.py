@@ -22,6 +22,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import (
     release_record,
     service,
     sockets,
+    take_over,
 )
 from ansible_collections.gpuops.sglang.plugins.module_utils import fit as fit_module
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
@@ -56,6 +57,8 @@ class Machine:
         self.used: dict[int, float] = {}
         self.before = "before"  # the unit in place
         self.calls: list[str] = []
+        self.checked: dict[str, Any] = {}  # instance -> processes that leave its ports
+        self.old: Any = None
 
     def systemctl(self, *words: str) -> str:
         self.calls.append(" ".join(words[:2]))
@@ -94,8 +97,9 @@ class Machine:
         verdict: dict[str, Any] = told
         return verdict
 
-    def check(self, instance: Instance, host: Host, schema: Any) -> None:
+    def check(self, instance: Instance, host: Host, schema: Any, leaving: Any) -> None:
         self.calls.append(f"check {instance.name}")
+        self.checked[instance.name] = leaving
 
     def compare(self, instance: Instance, host: Host, schema: Any, accepted: Mapping[str, Any]) -> Comparison:
         self.calls.append(f"compare {instance.name}")
@@ -164,6 +168,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(systemd, "running_launch", lambda pid: "L0" if pid == PID else None)
     monkeypatch.setattr(processes, "in_cgroup", made.in_cgroup)
     monkeypatch.setattr(release_record, "schema", lambda path: {})
+    monkeypatch.setattr(service, "TAKEN", tmp_path / "taken")
     monkeypatch.setattr(launches, "check", made.check)
     monkeypatch.setattr(launches, "compare", made.compare)
     monkeypatch.setattr(health, "verify", made.verify)
@@ -335,7 +340,7 @@ def planned(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
         "c": Fit(problems=("c: does not fit",)),
     }
 
-    def fits(candidates: list[Candidate], state: Path, accepted: Any) -> dict[str, Fit]:
+    def fits(candidates: list[Candidate], state: Path, accepted: Any, leaving: Any) -> dict[str, Fit]:
         assert (state, set(accepted)) == (machine.host.state, {"page_size"})
         assert all((one.version, one.resolved) == ("0.5.23", {"a": 1}) for one in candidates)
         return {one.instance.name: told[one.instance.name] for one in candidates}
@@ -470,6 +475,119 @@ def test_a_driver_that_tells_of_no_process_does_not_blame_ones_own_server(
     differs.active["a"] = "inactive"
     with pytest.raises(GpuHeld, match=r"which this host does not see|what this host does not see"):
         differs.plan()
+
+
+class Old:
+    """A server that somebody has started by hand and that holds a GPU."""
+
+    label, pids, ended = "process 99 of user alice", frozenset({99}), False
+    forgotten = False
+
+    def forget(self) -> None:
+        self.forgotten = True
+
+
+@pytest.fixture
+def by_hand(differs: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A host on which such a server is in the place of an instance that does not run."""
+    differs.active["a"] = "inactive"
+    differs.on_gpus = [GpuProcess(99, 9000, 0, TRAINING)]
+    differs.used = {0: 9000}
+    differs.old = Old()
+
+    def server_at(name: str, port: int, drain: int) -> Old | None:
+        differs.calls.append(f"at {name} {port} {drain}")
+        return differs.old if name == "a" else None
+
+    monkeypatch.setattr(take_over, "server_at", server_at)
+    return differs
+
+
+@pytest.mark.parametrize("change", [True, False])
+def test_a_server_that_was_started_by_hand_gives_way_where_that_is_asked(by_hand: Machine, change: bool) -> None:
+    plan = by_hand.plan(take_over=True, change=change)
+    assert [order.old for order in plan.orders] == [by_hand.old] and "at a 30000 60" in by_hand.calls
+    assert plan.instances[0]["reasons"] == [
+        "configuration differs", "it takes the place of process 99 of user alice",
+    ]  # fmt: skip
+    assert plan.notes == ["instance 'a' takes the place of process 99 of user alice, which is ended for that"]
+    assert by_hand.checked["a"] == {99} and not by_hand.old.forgotten
+    # another one on its GPU is still somebody else's
+    by_hand.on_gpus.append(GpuProcess(98, 9000, 0, dataclasses.replace(TRAINING, pid=98)))
+    with pytest.raises(GpuHeld, match="process 98 of user alice"):
+        by_hand.plan(take_over=True)
+
+
+def test_it_is_left_alone_where_that_is_not_asked(by_hand: Machine) -> None:
+    with pytest.raises(GpuHeld, match="process 99 of user alice"):
+        by_hand.plan()
+    assert by_hand.checked["a"] == () and "at a 30000 60" not in by_hand.calls
+
+
+def test_the_place_of_another_instance_is_not_taken_for_it(by_hand: Machine) -> None:
+    by_hand.installed("b", active="inactive")
+    by_hand.reasons["b"] = ["not installed"]
+    with pytest.raises(GpuHeld, match="instance 'b': its GPU is held by process 99"):
+        by_hand.plan("a", "b", take_over=True)
+
+
+def test_a_driver_that_tells_of_no_process_does_not_blame_it(by_hand: Machine) -> None:
+    by_hand.on_gpus = []
+    assert by_hand.plan(take_over=True).orders
+
+
+def test_an_instance_that_serves_takes_no_place(serving: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(take_over, "server_at", lambda *_: pytest.fail("it was looked for"))
+    serving.reasons["a"] = ["configuration differs"]
+    assert serving.plan(take_over=True).orders[0].old is None
+
+
+@pytest.fixture
+def interrupted(by_hand: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A host on which a run was ended when it had ended that server."""
+    service.TAKEN.mkdir()
+    (service.TAKEN / "a.json").touch()
+    by_hand.old.ended, by_hand.old.pids = True, frozenset()  # type: ignore[misc]
+    by_hand.on_gpus, by_hand.used = [], {}
+    monkeypatch.setattr(take_over, "interrupted", lambda name: by_hand.old if name == "a" else None)
+    monkeypatch.setattr(take_over, "server_at", lambda *_: None)
+    return by_hand
+
+
+@pytest.mark.parametrize("take", [True, False])
+def test_what_an_earlier_run_has_ended_is_what_the_next_one_returns_to(interrupted: Machine, take: bool) -> None:
+    plan = interrupted.plan(take_over=take)
+    assert [order.old for order in plan.orders] == [interrupted.old] and plan.notes == []
+    (told,) = service.unfinished(["a", "b"])
+    assert told.startswith(
+        "instance 'a': an earlier deployment has ended process 99 of user alice and was ended itself"
+    )
+    assert service.unfinished(["b"]) == []
+
+
+def test_what_was_started_by_hand_meanwhile_comes_before_it(
+    interrupted: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = Old()
+    monkeypatch.setattr(take_over, "server_at", lambda *_: newer)
+    assert interrupted.plan(take_over=True).orders[0].old is newer
+
+
+@pytest.mark.parametrize("verdict", [LOADING, {"launch": "L1"}])
+def test_a_launch_that_is_in_its_place_already_is_proved_or_gives_way(interrupted: Machine, verdict: Any) -> None:
+    interrupted.reasons, interrupted.active["a"] = {}, "active"
+    interrupted.verdicts["a"] = [verdict]
+    plan = interrupted.plan()
+    serves = verdict is not LOADING
+    assert [(order.prepare, order.old) for order in plan.orders] == ([] if serves else [(None, interrupted.old)])
+    assert interrupted.old.forgotten == serves
+
+
+def test_who_stops_an_instance_does_not_want_it_back(interrupted: Machine) -> None:
+    service.stopped(["a"], interrupted.host.state, False)
+    assert (service.TAKEN / "a.json").exists()
+    service.stopped(["a"], interrupted.host.state, True)
+    assert not (service.TAKEN / "a.json").exists()
 
 
 def test_an_instance_is_stopped_once(machine: Machine) -> None:
