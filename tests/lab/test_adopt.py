@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from playbook_runs import PROJECT, Run, begin, deploy, eventually
-from servers import here
+from servers import here, serves
 from standin import SERVERS, beside
 from testinfra.host import Host
 
@@ -83,22 +83,17 @@ class Operator:
         variables = f"HF_TOKEN={TOKEN} PYTHONPATH={SERVERS}"
         line = f"cd /root && {variables} nohup {shlex.join(self.command)} > sglang.log 2>&1 & echo $!"
         shell = self.host.check_output(line)
-        assert eventually(self.serves, 60), self.host.run("cat /root/sglang.log").stdout
+        assert eventually(lambda: serves(self.host), 60), self.host.run("cat /root/sglang.log").stdout
         # the shell's own child
         pid = self.host.run("pgrep -P %s -f sglang.launch_server", shell).stdout.split()
         return int(pid[0] if pid else shell)
-
-    def serves(self) -> bool:
-        return self.host.run("python3 -c %s", POLL.split("with")[0] + GET).rc == 0
 
     def facts(self, pid: int) -> dict[str, str]:
         told = {
             name: self.host.check_output("base64 -w0 /proc/%s/%s", str(pid), name) for name in ("cmdline", "environ")
         }
-        links = {
-            name: self.host.check_output("readlink /proc/%s/%s", str(pid), name) for name in ("cwd", "fd/1", "fd/2")
-        }
-        return {**told, **links, "user": self.host.check_output("stat -c %%u:%%g /proc/%s", str(pid))}
+        links = self.host.check_output("cd /proc/%s && readlink cwd exe fd/0 fd/1 fd/2", str(pid))
+        return {**told, "links": links, "user": self.host.check_output("stat -c %%u:%%g /proc/%s", str(pid))}
 
     def is_there(self, pid: int) -> bool:
         return bool(self.host.run("kill -0 %s", str(pid)).rc == 0)
@@ -112,9 +107,8 @@ class Operator:
         assert "planted" not in text
         written: dict[str, Any] = yaml.safe_load(text)
         (instance,) = written["sglang_server_instances"]
-        vault = {
-            template.strip("{ }"): KEY if name == "api_key" else TOKEN for name, template in instance["secrets"].items()
-        }
+        values = {"api_key": KEY, "HF_TOKEN": TOKEN}
+        vault = {template.strip("{ }"): values[name] for name, template in instance["secrets"].items()}
         (self.variables / "vault.yml").write_text(yaml.safe_dump(vault))
         self.now(written, **changed)
         return instance
@@ -127,15 +121,11 @@ class Operator:
         path.write_text(yaml.safe_dump({**written, "sglang_server_instances": [changed_entry]}))
 
     def clean(self) -> None:
-        run = self.run(
-            sglang_server_state="absent", sglang_server_instances=[{"name": NAME, "model": MODEL, "port": 30000}]
-        )
+        entry = {"name": NAME, "model": MODEL, "port": 30000}
+        run = self.run(sglang_server_state="absent", sglang_server_instances=[entry])
         assert run.status == 0, run
-        for pid in self.host.run("pgrep -f '^%s -m sglang.launch_server'", self.command[0]).stdout.split():
+        for pid in self.host.run("pgrep -f %s", f"^{self.command[0]} -m sglang.launch_server").stdout.split():
             self.host.run("kill -9 %s", pid)
-
-
-GET = 'urllib.request.urlopen("http://127.0.0.1:30000/health", timeout=30)'
 
 
 def flag(name: str) -> str:
@@ -154,11 +144,10 @@ def operator(standin: Host, tmp_path: Path) -> Iterator[Operator]:
 def returned(run: Run, operator: Operator, pid: int) -> int:
     """Return the process that serves again by the old command."""
     assert run.status != 0 and "the server ended while loading weights" in run.output, run
-    told = re.search(
-        r"Serving now: what served before, by its old command, as process (\d+), which answers", run.output
-    )
+    words = r"Serving now: what served before, by its old command, as process (\d+), which answers on port 30000"
+    told = re.search(words, run.output)
     assert told and int(told[1]) != pid and not operator.is_there(pid), run
-    assert operator.serves() and NAME not in operator.host.run("ls /etc/systemd/system %s", here.unit).stdout
+    assert serves(operator.host) and not operator.host.file(here.unit.replace("tiny", NAME)).exists
     return int(told[1])
 
 
@@ -168,7 +157,7 @@ def test_a_server_that_was_started_by_hand_becomes_an_instance(operator: Operato
     before, log = operator.facts(pid), host.check_output("cat /root/sglang.log")
     other = "python3 -c 'import time; time.sleep(3000)' -m sglang.launch_server --port 30000"
     with beside(host, other), beside(host, f"python3 -c {shlex.quote(POLL)}"):
-        others = host.check_output("pgrep -f 'time.sleep.3000'").split()
+        others = host.check_output("pgrep -f '^python3 -c import time; time.sleep.3000'").split()
         instance = operator.adopt(STANDIN_FAULT="dies_loading")
         assert {name: instance["args"][name] for name in ARGS} == ARGS
         assert set(instance["args"]) <= {*ARGS, "served_model_name"}
@@ -197,7 +186,7 @@ def test_a_server_that_was_started_by_hand_becomes_an_instance(operator: Operato
         operator.now()
         took = operator.run(sglang_server_take_over=True)
         assert took.status == 0 and took.count(here.name, "changed") > 0, took
-        assert not operator.is_there(second) and operator.serves()
+        assert not operator.is_there(second) and serves(host)
         assert host.run("ls /run/gpuops-sglang/taken").stdout == ""
         again = operator.run(sglang_server_take_over=True)
         assert again.status == 0 and again.count(here.name, "changed") == 0, again
@@ -232,21 +221,16 @@ def test_a_unit_is_stopped_and_comes_back_by_its_own_means(operator: Operator) -
     host.check_output("printf %%s %s > /etc/systemd/system/llm.service && systemctl daemon-reload", text)
     try:
         host.check_output("systemctl enable --now llm.service")
-        assert eventually(operator.serves, 60)
+        assert eventually(lambda: serves(host), 60)
         operator.adopt(STANDIN_FAULT="dies_loading")
         failed = operator.run(sglang_server_take_over=True)
-        assert failed.status != 0 and "Serving now: what served before, llm.service, as process " in failed.output, (
-            failed
-        )
-        assert (
-            host.check_output("systemctl is-enabled llm.service; systemctl is-active llm.service") == "enabled\nactive"
-        )
+        assert failed.status != 0, failed
+        assert "Serving now: what served before, llm.service, as process " in failed.output, failed
+        state = "systemctl is-enabled llm.service; systemctl is-active llm.service"
+        assert host.run(state).stdout == "enabled\nactive\n"
         operator.now()
         took = operator.run(sglang_server_take_over=True)
-        assert took.status == 0 and operator.serves(), took
-        assert (
-            host.run("systemctl is-enabled llm.service; systemctl is-active llm.service").stdout
-            == "disabled\ninactive\n"
-        )
+        assert took.status == 0 and serves(host), took
+        assert host.run(state).stdout == "disabled\ninactive\n"
     finally:
         host.run("systemctl disable --now llm.service; rm /etc/systemd/system/llm.service; systemctl daemon-reload")
