@@ -87,8 +87,10 @@ class Machine:
         args = {"load_format": "dummy", "context_length": 4096, **more}
         return Candidate(Instance(name, path, "127.0.0.1", 1, gpus, args, env, secrets), version, resolved)
 
-    def fit(self, name: str = "a", accepted: tuple[str, ...] = (), **more: Any) -> Fit:
-        return fits([self.candidate(name, **more)], self.state, accepted)[name]
+    def fit(
+        self, name: str = "a", accepted: tuple[str, ...] = (), leaving: dict[str, set[int]] | None = None, **more: Any
+    ) -> Fit:
+        return fits([self.candidate(name, **more)], self.state, accepted, leaving)[name]
 
     def others(self, found: Fit) -> list[float]:
         assert found.plan
@@ -135,6 +137,21 @@ def test_one_that_does_not_fit_is_refused_with_what_helps(machine: Machine) -> N
     assert many.plan and len(many.plan["levers"]) > 3 and "delete '" not in many.problems[0]  # comes last
     assert found.plan and not found.plan["fits"]
     assert found.record and found.record["kv_tokens"] is None
+
+
+def test_what_is_ended_for_an_instance_counts_as_free_for_it_alone(machine: Machine) -> None:
+    machine.stranger(0, 40000)  # process 9
+    machine.on_gpus.append(GpuProcess(10, 2000, 0, None))
+    machine.used[0] += 2000
+    assert machine.others(machine.fit(leaving={"a": {9}})) == [pytest.approx((DRIVER + 2000) / 1024, abs=0.01)]
+    assert machine.fit().problems and machine.fit(leaving={"b": {9}}).problems
+
+
+def test_what_is_ended_and_of_which_the_driver_tells_nothing_makes_the_plan_unsure(machine: Machine) -> None:
+    machine.used[0] += 40000
+    found = machine.fit(leaving={"a": {9}})
+    assert not found.problems and any("nobody tells how much of GPU 0" in text for text in found.warnings)
+    assert machine.fit().problems
 
 
 def test_what_another_process_holds_stays_held_and_is_named(machine: Machine) -> None:

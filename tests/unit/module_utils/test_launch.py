@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.sglang.plugins.module_utils import guard, sockets
+from ansible_collections.gpuops.sglang.plugins.module_utils import guard, processes, sockets
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils import watch as watch_module
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
@@ -842,6 +842,29 @@ def test_a_port_of_a_stranger_is_refused(supervisor: Supervisor, host: Host, ins
         start(instance, host)
         with pytest.raises(Refused, match=f"port {instance.port} is held by process {os.getpid()}"):
             launches.check(instance, host, SCHEMA)
+
+
+def test_a_server_that_was_started_by_hand_is_refused_with_the_way_to_take_its_place(
+    supervisor: Supervisor, host: Host, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_hand = processes.Process(os.getppid(), "python -m sglang.launch_server", "root", None, (), None)
+    monkeypatch.setattr(processes, "servers", lambda: [by_hand])
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", instance.port))
+        stranger.listen()
+        with pytest.raises(Refused) as caught:
+            launches.check(instance, host, SCHEMA)
+        assert str(caught.value) == (
+            f"instance 'a': port {instance.port} is held by {by_hand.label}, an SGLang server that was started by "
+            "hand: take its place with -e sglang_server_take_over=true (see docs/adopt.md), or end it"
+        )
+        launches.check(instance, host, SCHEMA, {os.getpid()})
+        with pytest.raises(Refused):
+            launches.check(instance, host, SCHEMA, {os.getppid()})
+        # on another port of an instance there is no place to take
+        moved = dataclasses.replace(instance, port=1, args={"nccl_port": str(instance.port)})
+        with pytest.raises(Refused, match="end it or choose another port"):
+            launches.check(moved, host, schema_of("0.5.23"))
 
 
 @pytest.mark.parametrize("option", ["nccl_port", "engine_info_bootstrap_port"])

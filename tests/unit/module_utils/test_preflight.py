@@ -161,10 +161,13 @@ def test_wrong_arguments_are_told_by_option_without_asking(
 def test_a_port_that_is_held_does_not_keep_from_asking(
     host: Host, instance: Instance, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def check(*_: Any) -> None:
-        raise Refused("port 30000 is held")
+    def check(instance: Instance, host: Host, schema: Any, leaving: Any) -> None:
+        if 7 not in leaving:
+            raise Refused("port 30000 is held")
 
     monkeypatch.setattr(launch, "check", check)
+    assert preflight.examined(instance, host, SCHEMA, {}, True, {7})["problems"] == []
+    asked.clear()
     result = preflight.examined(instance, host, SCHEMA, {}, keep=True)
     assert asked == ["a"] and result["problems"] == ["port 30000 is held"]
     assert {row["verdict"] for row in result["options"]} == {"kept"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -135,6 +136,22 @@ def test_what_is_asked_is_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(runs, "carry_out", carry_out)
     assert runs.follow(runs.begin(orders, STATE, wait), {}, 60, 60)["outcomes"] == [asdict(OUTCOME)]
+
+
+def test_what_a_run_starts_in_the_end_ignores_a_hangup(tmp_path: Path, go: Path) -> None:
+    def then() -> None:
+        (tmp_path / "status").write_text(Path("/proc/self/status").read_text())
+
+    run = runs._detach(STATE, waiting(go, then))
+    go.touch()
+    runs.follow(run, {}, 60, 60)
+    (ignored,) = re.findall(r"^SigIgn:\t(\w+)$", (tmp_path / "status").read_text(), re.MULTILINE)
+    assert int(ignored, 16) & 1
+
+
+def test_what_is_at_no_launch_is_told_in_its_own_words() -> None:
+    assert runs._line(STATE, "a", {"phase": "ending process 7", "launch": None}) == ("ending process 7",) * 2
+    assert runs._line(STATE, "a", {"phase": "stopping", "launch": "L1"}) == ("stopping", "stopping launch L1")
 
 
 def test_a_run_leaves_the_control_group_of_its_module_before_it_begins(

@@ -169,6 +169,15 @@ def test_what_differs_is_handed_over(machine: Machine, state: str, check_mode: b
     assert "instance 'old' is on this host but not in sglang_server_instances: it is left" in warning
 
 
+def test_the_place_of_a_server_is_taken_where_that_is_asked(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "unfinished", lambda names: [f"an earlier deployment of {', '.join(names)}"])
+    assert machine.ask(take_over=True)["warnings"][0] == "an earlier deployment of a, b"
+    assert machine.called[0][2].take_over is True
+    machine.raises = Refused("'tp_sise' is no option")
+    # nothing serves, which is to be known in any case
+    assert machine.ask()["warnings"] == ["an earlier deployment of a, b"]
+
+
 def test_what_is_to_be_known_is_a_warning_and_no_problem(machine: Machine) -> None:
     machine.plan.notes, machine.plan.problems = ["'a' has too much to do"], []
     result = machine.ask()

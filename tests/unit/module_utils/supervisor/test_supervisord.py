@@ -25,8 +25,9 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils import guard, processes
+from ansible_collections.gpuops.sglang.plugins.module_utils.found import Search, found_servers
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import supervisord
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import here, supervisord
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import Identity, launch_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.supervisord import Supervisord
 from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import Steps, make_venv
@@ -742,3 +743,29 @@ def test_it_is_installed_from_a_wheelhouse_where_there_is_no_index(tmp_path: Pat
     subprocess.run(["tar", "-cf", archive, "-C", tmp_path, "wheelhouse"], check=True)
     supervisor._install({**how, "wheelhouse": str(archive)})
     assert supervisor._is_installed() and os.listdir(supervisor.folder) == [supervisor.venv.name]
+
+
+def test_a_server_under_supervisord_is_not_one_that_was_started_by_hand(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(here, "_chosen", machine.supervisor)
+    monkeypatch.setattr(processes, "groups", machine.supervisor)
+    (machine.home / "sglang").mkdir()
+    (machine.home / "sglang/launch_server.py").write_text(SERVER)
+    text = machine.install().replace(f"-I {machine.folder}/server.py", "-m sglang.launch_server --model-path m")
+    machine.supervisor.install("a", text)
+    machine.supervisor.start("a")
+    until(machine.is_ready, "it does not start")
+    ours = machine.identity.main_pid
+    words = [PYTHON, "-m", "sglang.launch_server", "--model-path", "m"]
+    with subprocess.Popen(words, cwd=machine.home, stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout and other.stdout.readline() == b"hello\n"
+            assert {ours, other.pid} <= {one.pid for one in processes.servers()}
+            search = Search(Path("/nonexistent"), timeout=10, pids=(ours, other.pid))
+            assert [one["pid"] for one in found_servers(search)] == [other.pid]
+            monkeypatch.setattr(here, "_chosen", Supervisord(machine.folder / "other"))
+            monkeypatch.setattr(processes, "groups", here.supervisor())
+            assert [one["pid"] for one in found_servers(search)] == sorted([ours, other.pid])
+        finally:
+            other.kill()
