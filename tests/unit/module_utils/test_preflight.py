@@ -166,11 +166,10 @@ def test_a_port_that_is_held_does_not_keep_from_asking(
             raise Refused("port 30000 is held")
 
     monkeypatch.setattr(launch, "check", check)
-    assert preflight.examined(instance, host, SCHEMA, {}, True, {7})["problems"] == []
-    asked.clear()
     result = preflight.examined(instance, host, SCHEMA, {}, keep=True)
     assert asked == ["a"] and result["problems"] == ["port 30000 is held"]
     assert {row["verdict"] for row in result["options"]} == {"kept"}
+    assert preflight.examined(instance, host, SCHEMA, {}, True, {7})["problems"] == []
 
 
 @pytest.mark.parametrize("wrong", [{"error": "ValueError: no"}, {"problems": {"tokenizer": "OSError: gated"}}])
