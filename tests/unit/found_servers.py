@@ -28,7 +28,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.server_command impor
 
 UNIT = Path(__file__).parent
 SERVER = """
-import json, os, signal, subprocess, sys
+import json, os, signal, subprocess, sys, time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -57,6 +57,7 @@ while True:
 '''
 
 def term(*_):
+    time.sleep(0.5)  # its requests
     print("drained", flush=True)
     if os.environ["ENDS"] != "never":
         os._exit(0)
