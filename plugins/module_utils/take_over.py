@@ -58,7 +58,7 @@ UNIT_STATES = ("enabled", "disabled")
 LIMITS = [getattr(resource, name) for name in sorted(dir(resource)) if name.startswith("RLIMIT_")]
 
 
-@dataclass
+@dataclass(repr=False)  # it has secrets
 class OldServer:
     """All that ending and starting it again needs. Texts are as os.fsdecode() makes them."""
 
@@ -148,7 +148,7 @@ class OldServer:
         pid = self._successor()
         if not pid:
             pid = self._start_unit() if self.unit else self._start()
-        tell(f"waiting for the old command, process {pid},")
+        tell(f"waiting for what served before, process {pid}")
         self._prove(pid)
         what = f"{self.unit}, as process {pid}" if self.unit else f"by its old command, as process {pid}"
         return f"what served before, {what}, which answers on port {self.port}"

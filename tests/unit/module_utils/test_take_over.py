@@ -146,7 +146,7 @@ def test_it_is_ended_and_started_again_as_it_was(hand: Hand, tmp_path: Path) -> 
     assert lines[0] == "before" and lines.count("serves") == 2
     # its main process alone was told to end
     assert lines.count("drained") == 1 and "a scheduler was told to end" not in lines
-    assert hand.told == [f"ending {old.label}", f"waiting for the old command, process {listener.pid},"]
+    assert hand.told == [f"ending {old.label}", f"waiting for what served before, process {listener.pid}"]
     assert f"process {pid} of user root (an SGLang server, started by: nohup" in old.label
     assert "4711" not in "".join([old.label, told, *hand.told]).replace(str(pid), "").replace(str(listener.pid), "")
 
