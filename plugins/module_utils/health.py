@@ -82,6 +82,7 @@ class Verdict:
     invocation: str
     main_pid: int
     port: int
+    url: str  # where it answers on its host
     model: str
     arguments_compared: int
     tokens: int
@@ -145,6 +146,7 @@ def verify(state: Path, instance: str, wait: Wait, requests: Collection[str] = (
             invocation=identity.invocation,
             main_pid=identity.main_pid,
             port=record["port"],
+            url=server.url,
             model=record["model"],
             arguments_compared=found.arguments,
             tokens=tokens,

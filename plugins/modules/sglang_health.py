@@ -84,6 +84,9 @@ verdicts:
     port:
       description: Port whose listening socket belongs to the service.
       type: int
+    url:
+      description: Where the server answers on its host.
+      type: str
     model:
       description: The model that was asked for.
       type: str

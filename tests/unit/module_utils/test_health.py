@@ -205,6 +205,7 @@ def test_a_healthy_server(deployment: Deployment) -> None:
         "invocation": INVOCATION,
         "main_pid": 4711,
         "port": deployment.server.server_port,
+        "url": f"http://127.0.0.1:{deployment.server.server_port}",
         "model": "/srv/models/tiny",
         "arguments_compared": 6,
         "tokens": 8,

@@ -1,0 +1,138 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""awx/install.yml with the modules of awx.awx as they are, against a stand-in of AWX's API (tests/awx_api.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from awx_api import RUNNABLE, Awx, Refused, survey_problems
+from awx_runs import objects
+from conftest import GIVEN, Installed
+
+TEMPLATES = [template["name"] for template in objects("awx_templates")]
+QUESTION = {"question_name": "?", "type": "text", "variable": "x", "required": False, "default": "", "choices": ""}
+
+
+def names(awx: Awx, path: str) -> list[str]:
+    return sorted(one["name"] for one in awx.get(path, {})["results"])
+
+
+def test_all_is_there(installed: Installed) -> None:
+    awx = installed.awx
+    assert names(awx, "/api/v2/job_templates/") == sorted(TEMPLATES)
+    deploy = awx.named("job_templates", "SGLang deploy")
+    assert deploy["playbook"] == "deploy.yml" and deploy["ask_limit_on_launch"] and deploy["ask_job_type_on_launch"]
+    assert names(awx, f"{deploy['url']}credentials/") == ["SGLang hub", "SGLang nodes", "SGLang vault"]
+    assert names(awx, f"{deploy['url']}labels/") == ["changes", "sglang"]
+    assert names(awx, f"{deploy['url']}notification_templates_error/") == ["SGLang mail"]
+    health = awx.named("job_templates", "SGLang health")
+    assert not health["ask_job_type_on_launch"]
+    assert awx.named("schedules", "SGLang health")["unified_job_template"] == health["id"]
+    source = awx.named("inventory_sources", "SGLang project")
+    assert source["credential"] == awx.named("credentials", "SGLang Proxmox")["id"]
+    # AWX puts the secret in, so the template must arrive as it is written
+    injectors = awx.named("credential_types", "SGLang Proxmox token")["injectors"]
+    assert injectors == {"env": {"GPUOPS_PROXMOX_TOKEN_SECRET": "{{ token_secret }}"}}
+
+
+def test_the_workflow_goes_from_plan_to_health_by_an_approval(installed: Installed) -> None:
+    awx, way = installed.awx, []
+    nodes = awx.objects["workflow_job_template_nodes"].values()
+    (node,) = [one for one in nodes if one["identifier"] == "plan"]
+    while True:
+        (runs,) = [
+            awx.objects[kind][number]
+            for kind in RUNNABLE
+            for number in awx.objects[kind]
+            if number == node["unified_job_template"]
+        ]
+        way.append(runs["name"])
+        after = awx.get(f"{node['url']}success_nodes/", {})["results"]
+        if not after:
+            break
+        (node,) = after
+    assert way == [
+        "SGLang plan",
+        "SGLang preflight",
+        "Deploy after what plan and preflight say",
+        "SGLang deploy",
+        "SGLang health",
+    ]
+    assert node["identifier"] == "health"
+
+
+def test_a_second_run_without_secrets_changes_nothing(installed: Installed) -> None:
+    before = len(installed.awx.writes)
+    changed, output = installed.install({"awx_mail_to": GIVEN["awx_mail_to"]})
+    assert changed == 0 and "[WARNING]" not in output, output
+    assert installed.awx.writes[before:] == []
+
+
+def test_what_was_changed_by_hand_is_put_back(installed: Installed) -> None:
+    awx = installed.awx
+    deploy, plan = (awx.named("job_templates", f"SGLang {name}") for name in ("deploy", "plan"))
+    deploy["ask_limit_on_launch"], plan["playbook"] = False, "deploy.yml"
+    question = awx.surveys[plan["url"]]["spec"][1]
+    question["max"] = 1000
+    labels = awx.linked[f"{deploy['url']}labels/"]
+    gone = labels.pop()
+    changed, output = installed.install({"awx_mail_to": GIVEN["awx_mail_to"]})
+    assert changed == 1, output  # one task with a loop
+    assert deploy["ask_limit_on_launch"] and plan["playbook"] == "playbooks/plan.yml"
+    assert awx.surveys[plan["url"]]["spec"][1]["max"] == 64
+    assert gone in awx.linked[f"{deploy['url']}labels/"]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_job_starts_with_the_answers_left_open_or_says_what_is_needed(installed: Installed, name: str) -> None:
+    template = installed.awx.named("job_templates", name)
+    required = [one["variable"] for one in installed.awx.surveys[template["url"]]["spec"] if one["required"]]
+    if required:
+        with pytest.raises(Refused) as refused:
+            installed.awx.launch(template, {})
+        assert len(refused.value.args[0]["variables_needed_to_start"]) == len(required)
+    else:
+        given = installed.awx.launch(template, {})
+        assert {value for key, value in given.items() if key != "support_bundle_folder"} <= {""}
+
+
+def test_a_variable_that_no_survey_asks_for_is_not_taken(installed: Installed) -> None:
+    with pytest.raises(Refused, match="ansible_connection"):
+        installed.awx.launch(installed.awx.named("job_templates", "SGLang health"), {"ansible_connection": "local"})
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"type": "string"},
+        {"required": "yes"},
+        {"default": 5},
+        {"min": "1"},
+        {"type": "multiplechoice"},
+        {"type": "multiplechoice", "choices": ["a"], "default": "b"},
+        {"type": "password", "default": "geheim"},
+    ],
+    ids=str,
+)
+def test_the_stand_in_refuses_a_survey_that_awx_would_refuse(broken: dict[str, Any]) -> None:
+    survey_problems({"name": "", "description": "", "spec": [QUESTION]})
+    with pytest.raises(Refused):
+        survey_problems({"name": "", "description": "", "spec": [{**QUESTION, **broken}]})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("playbook", "playbooks/none.yml"),
+        ("inventory", 10**6),
+        ("forks", "5"),
+        ("job_type", "scan"),
+        ("ask_limit", True),
+    ],
+)
+def test_the_stand_in_refuses_fields_that_awx_would_refuse(installed: Installed, field: str, value: Any) -> None:
+    with pytest.raises(Refused, match=field):
+        installed.awx.patch(installed.awx.named("job_templates", "SGLang plan")["url"], {field: value})
