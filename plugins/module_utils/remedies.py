@@ -14,8 +14,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schem
 
 # Words of SGLang, or of what it stands on -> the next step. {a|b} is the first of these options that the release has,
 # \1 is from the words. The first that matches counts: what is special comes before what is general.
-REMEDIES: tuple[tuple[str, str], ...] = (
-    # arguments
+ARGUMENTS = (
     (
         r"not compatible with radix cache when using --mamba-scheduler-strategy no_buffer",
         "set '{mamba_radix_cache_strategy|mamba_scheduler_strategy}' to extra_buffer{spec_v2}, "
@@ -48,7 +47,8 @@ REMEDIES: tuple[tuple[str, str], ...] = (
         r"tp_size must be divisible by number of nodes",
         "set 'tp_size' times 'pp_size' to a multiple of 'nnodes'",
     ),
-    # the host
+)
+HOST = (
     (
         r"Initialization failed\. warmup error",
         "the server could not reach its own port: see whether a proxy or another process answers there",
@@ -106,7 +106,8 @@ REMEDIES: tuple[tuple[str, str], ...] = (
         r"NCCL error|ncclUnhandledCudaError|ncclSystemError",
         "set NCCL_DEBUG to INFO under 'env' and read which step of NCCL fails",
     ),
-    # memory: diagnosis gives the value where the log has what it takes
+)
+MEMORY = (  # diagnosis gives the value where the log has what it takes
     (
         r"Capture .*(?:cuda|CUDA) graph.* failed|CUDA out of memory.*captur",
         "leave more memory beside the caches: lower 'mem_fraction_static', or "
@@ -136,7 +137,8 @@ REMEDIES: tuple[tuple[str, str], ...] = (
         r"Health check failed\. Server couldn't get a response",
         "the scheduler hangs: read what came before in the log, and restart the service with systemctl",
     ),
-    # the model
+)
+MODEL = (
     (
         r"[Rr]epo id must be in the form|does not appear to have a file named config\.json",
         "the path is not there for the user of the service: correct 'model', or mount it and let that user read it",
@@ -177,12 +179,14 @@ REMEDIES: tuple[tuple[str, str], ...] = (
         r"^tokenizer: |load (?:the )?tokenizer|SentencePiece",
         "complete the model's directory with its tokenizer files, or set 'tokenizer_path'",
     ),
-    # the start's end
+)
+END = (
     (
         r"watchdog timeout",
         "a step took longer than 'watchdog_timeout': raise it for a first start, which compiles kernels",
     ),
 )
+REMEDIES: tuple[tuple[str, str], ...] = (*ARGUMENTS, *HOST, *MEMORY, *MODEL, *END)
 
 
 def remedy(words: str, schema: Schema) -> str:

@@ -278,11 +278,11 @@ cuda:
       type: int
       sample: 999
     name:
-      description: Its name.
+      description: Name of that result.
       type: str
       sample: CUDA_ERROR_UNKNOWN
     meaning:
-      description: What it means.
+      description: What that result means, with its usual cause.
       type: str
       sample: mostly /dev/nvidia-uvm is missing, stale or not permitted, or a GPU is lost
     devices:
@@ -381,7 +381,7 @@ nvidia_smi:
       type: str
       sample: answers
     words:
-      description: Its complaints.
+      description: Lines in which it complains.
       type: list
       elements: str
       sample: []

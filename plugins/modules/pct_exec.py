@@ -46,8 +46,9 @@ options:
     default: {}
   secret_environment:
     description:
-      - The same for what nobody may read, such as a password. The values are shown as V(********) wherever they occur
-        in the result, which would make a result with ordinary values, say V(1), unreadable. So there are two options.
+      - Variables that are added likewise, for what nobody may read, such as a password. The values are shown as
+        V(********) wherever they occur in the result, which would make a result with ordinary values, say V(1),
+        unreadable. So there are two options.
       - Here a variable wins over one of the same name in O(environment).
     type: dict
     default: {}
@@ -146,7 +147,7 @@ stdout:
   type: str
   returned: always
 stderr:
-  description: The same for its standard error.
+  description: What the command wrote to its standard error, read like C(stdout).
   type: str
   returned: always
 stdout_lines:

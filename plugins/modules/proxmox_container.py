@@ -47,7 +47,7 @@ options:
     description: Where the node gets the template from if it does not have it.
     type: str
   template_checksum:
-    description: Its checksum as C(ALGORITHM:SUM), for example of C(sha512).
+    description: Checksum of the template as C(ALGORITHM:SUM), for example of C(sha512).
     type: str
   ssh_public_keys:
     description: Keys of the root user of a new container. No password is set, so there is none to lose.

@@ -90,7 +90,7 @@ servers:
       description: When it was started, in ticks since the boot; with C(pid) it names this process and no later one.
       type: int
     since:
-      description: The same as a time of UTC.
+      description: When it was started, as a time of UTC.
       type: str
       sample: "2026-11-29T19:56:09Z"
     owner:

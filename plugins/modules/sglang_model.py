@@ -154,7 +154,7 @@ models:
       description: How many files it has.
       type: int
     size:
-      description: Their size in bytes.
+      description: Size of all its files in bytes.
       type: int
     code:
       description: Its files of Python code, and code of other repositories that it names.
@@ -162,14 +162,17 @@ models:
       elements: str
     fetched_files:
       description:
-        - How many files were fetched; with check mode how many would be. 0 with C(unknown), the reason why that can not
-          be told before the host has what the hub's client needs.
+        - How many files were fetched; with check mode how many would be, 0 where C(unknown) says why that is not known.
       type: int
+    unknown:
+      description: Why it can not be told what would be fetched, before the host has what the hub's client needs.
+      type: str
+      returned: in check mode, where it is so
     fetched_size:
-      description: Their size in bytes.
+      description: Size in bytes of the files that C(fetched_files) counts.
       type: int
     usual_seconds:
-      description: What they take at the rate of an earlier transfer; V(null) where none is known.
+      description: Seconds that fetching them takes at the rate of an earlier transfer; V(null) where none is known.
       type: int
     damaged:
       description: What was wrong with the files that were fetched again.

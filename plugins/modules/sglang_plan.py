@@ -217,7 +217,7 @@ gpus:
       description: Name of the card.
       type: str
     total_gib:
-      description: Its memory.
+      description: Memory of the card.
       type: float
     parts:
       description:
