@@ -49,14 +49,17 @@ html_show_search_summary = False
 nitpick_ignore_regex = [("envvar", ".*")]
 
 
-def with_navigation(_app: Any, name: str, source: list[str]) -> None:
+def adapt(_app: Any, name: str, source: list[str]) -> None:
     """Lead links out of docs/ to pages of the site, and make the lists of links in index.md its navigation."""
+    # the theme has each page's own contents beside it
+    source[0] = source[0].replace(".. contents::\n   :local:\n   :depth: 1\n", "")
     for path, page in ELSEWHERE.items():
         source[0] = re.sub(rf"\]\({path}", f"]({page}", source[0])
     if name != "index":
         return
     for title, text in re.findall(r"^## (.+)\n((?:(?!## ).*\n?)*)", source[0], re.MULTILINE):
-        pages = re.findall(r"^- \[[^]]+\]\(([\w-]+)\.\w+\)", text, re.MULTILINE)
+        links = re.findall(r"^- \[([^]]+)\]\(([\w-]+)\.\w+\)", text, re.MULTILINE)
+        pages = [f"{shown} <{page}>" for shown, page in links]
         if title == REFERENCE:
             pages.append("Modules, plugins and roles <reference/index>")
         source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n" + "\n".join(pages) + "\n```\n"
@@ -72,5 +75,5 @@ def to_core(_app: Any, _env: Any, node: Any, content: Any) -> Any:
 
 def setup(app: Any) -> None:
     """Tell Sphinx of both."""
-    app.connect("source-read", with_navigation)
+    app.connect("source-read", adapt)
     app.connect("missing-reference", to_core)

@@ -554,6 +554,9 @@ def test_the_machine_starts_supervisord_by_its_own_hook(machine: Machine) -> Non
     shown = subprocess.run([control, "status"], capture_output=True, text=True)
     assert "sglang-a" in shown.stdout and "RUNNING" in shown.stdout
     assert subprocess.run([control], capture_output=True, text=True).stdout.split()[:2] == shown.stdout.split()[:2]
+    with subprocess.Popen(["timeout", "60", control, "log", "a"], stdout=subprocess.PIPE, text=True) as followed:
+        assert followed.stdout and any("ready" in line for line in followed.stdout)
+        followed.terminate()
     for path in (machine.daemon(), machine.guard):
         os.kill(path, signal.SIGKILL)
     with subprocess.Popen([hook]) as booted:  # as after a restart of the machine
