@@ -12,6 +12,9 @@ from awx_api import RUNNABLE, Awx, Refused, survey_problems
 from awx_runs import objects
 from conftest import GIVEN, Installed
 
+# one process installs for all
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("awx")]
+
 TEMPLATES = [template["name"] for template in objects("awx_templates")]
 QUESTION = {"question_name": "?", "type": "text", "variable": "x", "required": False, "default": "", "choices": ""}
 
@@ -64,26 +67,26 @@ def test_the_workflow_goes_from_plan_to_health_by_an_approval(installed: Install
     assert node["identifier"] == "health"
 
 
-def test_a_second_run_without_secrets_changes_nothing(installed: Installed) -> None:
-    before = len(installed.awx.writes)
-    changed, output = installed.install({"awx_mail_to": GIVEN["awx_mail_to"]})
-    assert changed == 0 and "[WARNING]" not in output, output
-    assert installed.awx.writes[before:] == []
-
-
-def test_what_was_changed_by_hand_is_put_back(installed: Installed) -> None:
+def test_a_second_run_puts_back_what_was_changed_by_hand_and_changes_nothing_else(installed: Installed) -> None:
     awx = installed.awx
     deploy, plan = (awx.named("job_templates", f"SGLang {name}") for name in ("deploy", "plan"))
     deploy["ask_limit_on_launch"], plan["playbook"] = False, "deploy.yml"
-    question = awx.surveys[plan["url"]]["spec"][1]
-    question["max"] = 1000
-    labels = awx.linked[f"{deploy['url']}labels/"]
-    gone = labels.pop()
-    changed, output = installed.install({"awx_mail_to": GIVEN["awx_mail_to"]})
-    assert changed == 1, output  # one task with a loop
+    awx.surveys[plan["url"]]["spec"][1]["max"] = 1000
+    gone = awx.linked[f"{deploy['url']}labels/"].pop()
+    before = len(awx.writes)
+    # credentials stay without their secrets, and keep them when others are given
+    changed, output = installed.install({"awx_mail_to": GIVEN["awx_mail_to"], "awx_hub_token": "hf_other4711"})
+    assert changed == 1 and "[WARNING]" not in output, output  # one task, with a loop
+    assert sorted(awx.writes[before:]) == [
+        f"PATCH {plan['url']}",
+        f"PATCH {deploy['url']}",
+        f"POST {plan['url']}survey_spec/",
+        f"POST {deploy['url']}labels/",
+    ]
     assert deploy["ask_limit_on_launch"] and plan["playbook"] == "playbooks/plan.yml"
     assert awx.surveys[plan["url"]]["spec"][1]["max"] == 64
     assert gone in awx.linked[f"{deploy['url']}labels/"]
+    assert len(awx.linked[f"{deploy['url']}credentials/"]) == 3
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
