@@ -28,7 +28,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 from paths import RUN, SSH  # isort: skip
 
-OF_SERVERS = tuple(f"tests/lab/test_{name}.py" for name in ("adopt", "awx_jobs", "deploy", "health", "launch"))
+OF_SERVERS = tuple(
+    f"tests/lab/test_{name}.py" for name in ("adopt", "awx_jobs", "deploy", "health", "launch", "tutorial")
+)
 IN_BOTH_CONTAINERS = ("test_connection_pct", "test_core_versions", "test_pct_container_info", "test_pct_exec")
 
 

@@ -56,7 +56,7 @@ def test_a_container_fetches_a_model_once(folder: str) -> None:
             len(content) for name, content in files.items() if not name.endswith((".bin", ".pth")) and name[0] != "."
         )
     # the hub is gone, and a deployment finds the model
-    again = deploy("-l", "ct129", extra=asked)
+    again = deploy("-l", "ct129", extra={**asked, "sglang_model_verify": "full"})
     assert again.status == 0 and again.count("ct129", "changed") == 0, again
     host.check_output("truncate --size=9 %s", f"{folder}/store/small/config.json")
     refused = deploy("-l", "ct129", playbook="playbooks/models.yml", extra=asked)

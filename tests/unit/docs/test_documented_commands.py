@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -59,10 +60,16 @@ def test_programs_are_known() -> None:
 def names() -> set[str]:
     """Hosts and groups of the inventories that a reader has."""
     found = {"localhost"}
-    for inventory in ("inventories/example", "inventories/lab"):
-        told = json.loads(run("ansible-inventory", "-i", inventory, "--list"))
-        found |= {*told, *told["_meta"]["hostvars"]}
-        found |= {host for group in told.values() for host in group.get("hosts", [])}
+
+    def look(groups: dict[str, Any]) -> None:
+        for name, group in groups.items():
+            hosts = group.get("hosts", {})
+            # 2-machines.yml makes a group of each node's name
+            found.update([name, *hosts], [host["pct_node"] for host in hosts.values() if "pct_node" in host])
+            look(group.get("children", {}))
+
+    for name in ("example", "lab"):
+        look(load(ROOT / f"inventories/{name}/1-hosts.yml"))
     return found
 
 
@@ -173,8 +180,7 @@ def test_a_plan(form: str, tmp_path: Path) -> None:
     )
     assert "ct129 qwen: fits" in said and "failed=0" in said
     assert (tmp_path / "plan.html").exists() == ("sglang_plan_page" in form)
-    count = command.extra.get("sglang_plan_gpus", [{}])[0].get("count", 1)
-    assert f"{count - 1} NVIDIA H200" in said
+    assert "0 NVIDIA H200" in said
 
 
 def test_the_plan_of_a_purchase(tmp_path: Path) -> None:
@@ -209,6 +215,8 @@ def test_a_secret_is_put_into_a_vault(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", str(tmp_path / "password"))
     for command in run_here("ansible-vault"):
         words = [str(tmp_path / "vault.yml") if word.startswith(OWN_INVENTORY) else word for word in command.words]
+        # an editor is opened in a terminal only
+        words += ["--skip-tty-check"] if "create" in words else []
         said = run(*words) or (tmp_path / "vault.yml").read_text()
         assert "$ANSIBLE_VAULT;1.1;AES256" in said and "planted" not in said
 

@@ -108,6 +108,14 @@ def test_setup_does_not_trust_an_installation_that_failed(project: Project) -> N
         ("bin/lab up", ["python molecule/lab/lab.py up"]),
         ("bin/demo", ["python molecule/lab/lab.py up", "ansible-playbook deploy.yml -l kpro5"]),
         (
+            "bin/test --fast",
+            [
+                "pytest tests/unit --numprocesses auto -m not slow",
+                "python molecule/lab/lab.py up",
+                "pytest tests/lab --numprocesses 2 -m not slow",
+            ],
+        ),
+        (
             "bin/test",
             [
                 "pytest tests/unit --numprocesses auto",
