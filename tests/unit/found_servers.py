@@ -66,7 +66,7 @@ def main():
     print("serves", flush=True)
     if "ENDS" in os.environ:
         signal.signal(signal.SIGTERM, term)
-        subprocess.Popen([sys.executable, "-c", SCHEDULER])
+        subprocess.Popen([os.readlink("/proc/self/exe"), "-c", SCHEDULER])
     server = HTTPServer(("127.0.0.1", int(after("--port", 30000))), Answer)
     Path(os.environ["READY"]).write_text(str(os.getpid()))
     server.serve_forever()

@@ -151,6 +151,20 @@ def test_it_is_ended_and_started_again_as_it_was(hand: Hand, tmp_path: Path) -> 
     assert "4711" not in "".join([old.label, told, *hand.told]).replace(str(pid), "").replace(str(listener.pid), "")
 
 
+def test_it_is_the_same_program_whatever_its_command_says(hand: Hand, python: Path) -> None:
+    (site,) = python.parents[1].glob("lib/python3*/site-packages")
+    script = 'exec setsid --fork nohup bash -c \'exec -a /opt/gone/python "$@"\' bash "$@" </dev/null'
+    with hand.runs("bash", "-c", script, "bash", PYTHONHOME=sys.base_prefix, PYTHONPATH=str(site)) as pid:
+        before, old = facts(pid), hand.at()
+        assert before["argv"].startswith(b"/opt/gone/python\0-m\0")
+        old.keep()
+        old.end(hand.tell)
+        old.again(hand.tell)
+        (listener,) = sockets.listeners(hand.port)
+        assert facts(listener.pid) == before
+        old.forget()
+
+
 def test_its_requests_have_as_long_as_is_said(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(take_over, "STOPS", 0)
     with hand.runs(ENDS="never") as pid:
@@ -265,8 +279,13 @@ def test_a_launch_of_this_tool_is_nothing_that_was_started_by_hand(hand: Hand) -
         assert server_at("a", hand.port, 1) is None
 
 
-def test_only_who_is_on_the_port_is_looked_at(hand: Hand) -> None:
-    with hand.runs():
+def test_only_who_is_on_the_port_is_looked_at(python: Path, tmp_path: Path) -> None:
+    folders = tmp_path / "one", tmp_path / "other"
+    for folder in folders:
+        folder.mkdir()
+    one, other = (Hand(python, folder) for folder in folders)
+    with one.runs() as first, other.runs() as second:
+        assert (one.at().pid, other.at().pid) == (first, second)
         assert server_at("a", free_port(), 1) is None
 
 
@@ -400,12 +419,11 @@ def test_no_file_is_opened_with_more_rights_than_its_own(hand: Hand, tmp_path: P
         assert later and later.pid == pid
         link = tmp_path / "link"
         link.symlink_to(mine)
-        os.mkfifo(tmp_path / "fifo")
         for place, user, opened in (
             (hand.log, later.user, str(hand.log)),
             (mine, nobody, os.devnull),
             (link, later.user, os.devnull),
-            (tmp_path / "fifo", later.user, os.devnull),
+            (Path("/dev/full"), later.user, os.devnull),
             (tmp_path / "nowhere", later.user, os.devnull),
         ):
             later.logs, later.user = (str(place),) * 2, user
