@@ -686,6 +686,7 @@ def test_a_server_that_an_earlier_run_has_ended_is_what_to_return_to(machine: Ma
     machine.faults["prepare"] = [Refused("the disk is full")]
     outcome, old = machine.take(ended=True)
     assert outcome.problem == "the disk is full\nServing now: process 4712." and old.serves
+    assert "keep_failure a" not in machine.steps, "there is no launch that has failed"
 
     outcome, old = machine.take("bad", ended=True)
     assert outcome.problem.endswith("Serving now: process 4712.") and old.serves
