@@ -77,7 +77,7 @@ def started(instances: Sequence[Instance], asked: Asked) -> Plan:
                 supervisor().enable(name)
             _look(name, asked, plan, found, olds.get(name))
     for name, old in olds.items():
-        if reasons[name] and not old.ended:
+        if not old.ended:
             reasons[name].append(f"it takes the place of {old.label}")
             plan.notes.append(f"instance '{name}' takes the place of {old.label}, which is ended for that")
     differing = [one for one in instances if reasons[one.name] not in ([], ["not enabled"])]
