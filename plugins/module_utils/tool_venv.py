@@ -16,6 +16,8 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused,
 # what every download begins with; the operator's variables come on top
 CLEAN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
 
+UNKNOWN_ISSUER = "invalid peer certificate: UnknownIssuer"  # in the words of uv, which brings certificates of its own
+
 # the password of each address in e.g. a proxy, UV_INDEX (NAME=URL) or PIP_EXTRA_INDEX_URL (several), or a token alone
 LOGIN = re.compile(r"://(?:[^/\s:@]*:([^/\s]+)|([^/\s:@]{8,}))@")
 
@@ -43,6 +45,10 @@ class Steps:
         if done.returncode == 0:
             return done.stdout
         said = _said(done.stderr or done.stdout)
+        if UNKNOWN_ISSUER in said:
+            said += (
+                "; where the host's own certificates know it, set UV_SYSTEM_CERTS to 1 in sglang_install_environment"
+            )
         raise Refused(f"{self.label}: {what} failed with exit status {done.returncode}: {said}{self._room(said)}")
 
     def _room(self, said: str) -> str:

@@ -488,6 +488,18 @@ def test_code_of_another_repository_needs_a_yes(lab: Lab) -> None:
     lab.ensure(trust_remote_code=True)
 
 
+def test_a_copy_of_a_fetched_model_is_verified_and_asks_no_hub(lab: Lab, tmp_path: Path) -> None:
+    lab.ensure()
+    there = replace(lab.place, store=tmp_path / "other", records=tmp_path / "others")
+    subprocess.run(["cp", "-r", lab.place.store, there.store], check=True)
+    lab.server.requests.clear()
+    assert model_store.ensure(lab.model, there, False, True, lab.said.append)["fetched_files"] == 0
+    assert lab.server.requests == []
+    (there.store / "m" / FIRST).write_bytes(FILES[SECOND])
+    told = model_store.ensure(lab.model, there, False, True, lab.said.append)
+    assert [FIRST in problem for problem in told["damaged"]] == [True] and list(lab.server.fetched()) == [FIRST]
+
+
 def test_patterns_choose_files(lab: Lab) -> None:
     lab.server.commit(REPO, {"a-Q4.gguf": b"GGUF4", "a-Q8.gguf": b"GGUF8", "config.json": b"{}"})
     lab.ensure(allow=("*Q4.gguf", "config.json"))

@@ -193,6 +193,15 @@ def test_a_lock_makes_the_same_files_on_another_host(place: Place, tmp_path: Pat
     assert second["files"] == first["files"]
     assert records(other.site) == records(place.site) and len(records(other.site)) == 2
     assert other.spec.name != place.spec.name and second["inputs"]["lock"] == first["lock"]
+    # a release needs no cache
+    shutil.rmtree(other.spec.root / "cache")
+    assert release_record.changes(other.spec.path) == [] and records(other.site) == records(place.site)
+
+
+def test_a_proxy_that_inspects_is_told_with_its_remedy(tmp_path: Path) -> None:
+    said = "error: Failed to fetch | cause: invalid peer certificate: UnknownIssuer"
+    with pytest.raises(Refused, match="set UV_SYSTEM_CERTS to 1 in sglang_install_environment"):
+        Steps("SGLang", tmp_path, {}).run("resolving", ["/bin/sh", "-c", f"echo '{said}' >&2; exit 2"])
 
 
 def test_other_files_have_another_digest(place: Place, tmp_path: Path) -> None:
