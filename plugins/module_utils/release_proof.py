@@ -54,5 +54,7 @@ def loaded(told: dict[str, Any], driver: str | None) -> list[str]:
         )
     if not kernels:
         return []  # not a part of this release
-    what = "that the server and its kernels load" if told.get("server") else "that the kernels load"
-    return [f"not proved: {what}: this host has no NVIDIA driver ({kernels})"]
+    server = told.get("server", "").strip().partition("\n")[0][:300]
+    what = "that the server and its kernels load" if server else "that the kernels load"
+    why = f"{kernels}; the server: {server}" if server and server != kernels else kernels
+    return [f"not proved: {what}: this host has no NVIDIA driver ({why})"]

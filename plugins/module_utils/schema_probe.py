@@ -66,7 +66,8 @@ def main() -> None:
         importlib.import_module("sglang.srt.entrypoints.http_server")
         importlib.import_module("sglang.srt.models.registry")
     except ImportError as error:
-        if loaded in ("", "loaded"):
+        # a package that is not there has nothing to do with the driver
+        if loaded in ("", "loaded") or isinstance(error, ModuleNotFoundError):
             raise
         # some versions do not load without their kernels, nor these without a driver; their options can be told
         server = f"{type(error).__name__}: {error}"

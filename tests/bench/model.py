@@ -31,7 +31,7 @@ PROJECT = TESTS.parent
 sys.path[:0] = [str(TESTS), str(PROJECT / ".dev")]
 from ansible_collections.gpuops.sglang.plugins.module_utils import hub_client, model_store  # noqa: E402
 from ansible_collections.gpuops.sglang.plugins.module_utils.hub import Hub  # noqa: E402
-from hub_server import HubServer, safetensors  # noqa: E402
+from hub_server import HubServer, blob, safetensors  # noqa: E402
 
 SHARDS, SHARD = 8, 2**28  # bytes
 REPO = "owner/model"
@@ -65,6 +65,8 @@ def main() -> None:
     files, server = model(), HubServer()
     server.rate = rate * 1e6
     commit = server.commit(REPO, files)
+    for content in files.values():
+        blob(content)  # known before the hub is asked
     process = multiprocessing.get_context("fork").Process(target=serve, args=(server,), daemon=True)
     process.start()
     urls = [f"{server.address}/{REPO}/resolve/{commit}/{name}" for name in files]

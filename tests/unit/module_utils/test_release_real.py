@@ -37,7 +37,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.release import Means
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import supervisord
 from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import Steps, passwords
 from conftest import run_module
-from release_index import Index, serving, sglang, wheel
+from release_index import SERVER, Index, serving, sglang, wheel
 
 UV = "0.13.9"
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -377,6 +377,28 @@ def test_kernels_that_do_not_load_count_where_there_is_a_driver(
         assert note == (
             "not proved: that the kernels load: this host has no NVIDIA driver (ImportError: libcudart.so.13)"
         )
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("import sgl_kernel", "(ImportError: libcudart.so.13)"),
+        ("raise ImportError('libcuda.so.1')", "(ImportError: libcudart.so.13; the server: ImportError: libcuda.so.1)"),
+        ("import nowhere", ""),
+    ],
+)
+def test_a_server_that_does_not_load_without_a_driver_is_told_and_a_missing_package_refused(
+    place: Place, line: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel(place.folder / "wheels", "sgl_kernel", "1.0", files={"__init__.py": "raise ImportError('libcudart.so.13')\n"})
+    monkeypatch.setitem(SERVER, "srt/entrypoints/http_server.py", f"{line}\n")
+    sglang(place.folder / "wheels", requires=["helper", "sgl-kernel"])
+    monkeypatch.setattr(release.gpu_driver, "kernel_module", lambda: {"version": None})
+    if told:
+        (note,) = place.install()["notes"]
+        assert note == f"not proved: that the server and its kernels load: this host has no NVIDIA driver {told}"
+    else:
+        assert "ModuleNotFoundError: No module named 'nowhere'" in place.refused()
 
 
 def test_a_wheel_on_the_host_is_installed_instead(place: Place) -> None:
