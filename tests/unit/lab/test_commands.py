@@ -23,9 +23,9 @@ PYTHON3 = """\
 #!/bin/sh
 if [ "$1" = -c ]; then exit 0; fi
 echo "$*" >>"$PROJECT/log"
-rm -rf .venv "$PROJECT/broken"
-mkdir -p .venv/bin
-for name in python pip molecule pytest ansible-playbook; do cp "$PROJECT/tool" ".venv/bin/$name"; done
+rm -rf "$4" "$PROJECT/broken"
+mkdir -p "$4/bin"
+for name in python pip molecule pytest ansible-playbook; do cp "$PROJECT/tool" "$4/bin/$name"; done
 """
 MAKE = "-m venv --clear .venv"
 
@@ -69,6 +69,9 @@ def test_setup_installs_once(project: Project) -> None:
     assert project.setup("test") == ["requirements/test.txt"]
     assert project.setup("test") == []
     assert project.setup("run") == []  # a test environment has all that a run needs
+    # its own environment
+    assert project.setup("awx") == [MAKE.replace(".venv", ".venv-awx"), "requirements/awx.txt"]
+    assert project.setup("test") == []
 
 
 def test_setup_follows_the_requirements_there_and_back(project: Project) -> None:
@@ -118,7 +121,7 @@ def test_setup_does_not_trust_an_installation_that_failed(project: Project) -> N
         (
             "bin/test",
             [
-                "pytest tests/unit --numprocesses auto",
+                "pytest tests/unit --numprocesses auto --dist loadgroup",
                 "molecule destroy",
                 "molecule test --destroy never",
                 "pytest tests/lab --numprocesses 2",
@@ -130,4 +133,5 @@ def test_setup_does_not_trust_an_installation_that_failed(project: Project) -> N
 )
 def test_a_command_brings_its_own_locale(project: Project, command: str, calls: list[str]) -> None:
     project.setup("test")
+    project.setup("awx")
     assert project.calls(*command.split()) == [f"C.UTF-8 {call}" for call in calls]
