@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpuops contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""testinfra inside a container of the lab's node, by ssh and lxc-attach, which is what pct ends in.
+"""testinfra on the lab's hosts: inside a container by ssh to its node and lxc-attach, which is what pct ends in.
 
 Its own ansible backend would start a whole Ansible for each question.
 """
@@ -38,3 +38,8 @@ class PctBackend(SshBackend):
 def container(vmid: int) -> Host:
     """Return testinfra's view of a container."""
     return Host(PctBackend(vmid))
+
+
+def bare() -> Host:
+    """Return testinfra's view of the host without systemd."""
+    return Host(SshBackend("rental", ssh_config=str(SSH / "config"), controlpath=f"{CONTROL.name}/rental"))

@@ -15,10 +15,9 @@ from collections.abc import Iterator
 
 import connections  # noqa: F401 - brings Ansible's finder of collections, which must be before the first import of one
 import pytest
-import testinfra
 from debian_root import debian12, debian13, key  # noqa: F401 - fixtures
 from gpu_container import gpu_inventory, gpu_node  # noqa: F401 - fixtures
-from pct_backend import container
+from pct_backend import bare, container
 from playbook_runs import deploy
 from servers import here
 from standin import SERVERS, asked, is_proved
@@ -26,7 +25,7 @@ from testinfra.host import Host
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from paths import RUN, SSH  # isort: skip
+from paths import RUN  # isort: skip
 
 OF_SERVERS = tuple(
     f"tests/lab/test_{name}.py" for name in ("adopt", "awx_jobs", "deploy", "health", "launch", "tutorial")
@@ -96,7 +95,7 @@ def ct130(restored: None) -> Host:
 @pytest.fixture(scope="session")
 def rental() -> Iterator[Host]:
     """The host without systemd, where nothing runs after the tests."""
-    yield testinfra.get_host("ssh://rental", ssh_config=str(SSH / "config"))
+    yield bare()
     run = deploy("-l", "rental", extra={"sglang_server_state": "absent"})
     assert run.status == 0, run
 

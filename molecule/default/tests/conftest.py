@@ -4,18 +4,13 @@
 from __future__ import annotations
 
 import pytest
-import testinfra
-from pct_backend import container
+from pct_backend import bare, container
 from servers import here
 from testinfra.host import Host
-
-from paths import SSH  # isort: skip
 
 
 @pytest.fixture(params=("ct129", "ct130", "rental"))
 def host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Host:
     """Each deployed host, seen from the inside."""
     monkeypatch.setattr(here, "name", request.param)
-    if here.systemd:
-        return container(int(request.param[2:]))
-    return testinfra.get_host("ssh://rental", ssh_config=str(SSH / "config"))
+    return container(int(request.param[2:])) if here.systemd else bare()
