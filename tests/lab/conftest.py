@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The lab as the tests find it and leave it.
 
-Two processes share the tests (pytest --numprocesses 2). One has those that change the server of container 130 or want
-both containers as they were deployed; the other has the rest, for which container 129 serves throughout. Which is done
-first has those of the host without systemd as well.
+Three processes share the tests (pytest --numprocesses 3), which wait for servers most of the time. One has those that
+change the server of container 130 or want both containers as they were deployed, one those of the host without systemd;
+the third has the rest, for which container 129 serves throughout.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from xdist.scheduler import LoadScopeScheduling
 from paths import RUN  # isort: skip
 
 OF_SERVERS = tuple(
-    f"tests/lab/test_{name}.py" for name in ("adopt", "awx_jobs", "deploy", "health", "launch", "tutorial")
+    f"tests/lab/test_{name}.py"
+    for name in ("adopt", "awx_jobs", "deploy", "health", "launch", "ssh_as_it_is", "tutorial")
 )
 IN_BOTH_CONTAINERS = ("test_connection_pct", "test_core_versions", "test_pct_container_info", "test_pct_exec")
 

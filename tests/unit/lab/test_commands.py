@@ -113,9 +113,9 @@ def test_setup_does_not_trust_an_installation_that_failed(project: Project) -> N
         (
             "bin/test --fast",
             [
-                "pytest tests/unit --numprocesses auto -m not slow",
+                "pytest tests/unit --numprocesses auto --dist loadgroup -m not slow",
                 "python molecule/lab/lab.py up",
-                "pytest tests/lab --numprocesses 2 -m not slow",
+                "pytest tests/lab --numprocesses 3 -m not slow",
             ],
         ),
         (
@@ -124,7 +124,7 @@ def test_setup_does_not_trust_an_installation_that_failed(project: Project) -> N
                 "pytest tests/unit --numprocesses auto --dist loadgroup",
                 "molecule destroy",
                 "molecule test --destroy never",
-                "pytest tests/lab --numprocesses 2",
+                "pytest tests/lab --numprocesses 3",
                 "molecule destroy",
                 "pytest tests/lifecycle",
             ],
