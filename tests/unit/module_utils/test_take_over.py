@@ -65,6 +65,7 @@ class Hand:
             try:
                 yield pid
             finally:
+                (self.folder / "stop").touch()
                 for listener in sockets.listeners(self.port):
                     os.kill(listener.pid, signal.SIGKILL)
                 for scheduler in self.schedulers():
@@ -349,7 +350,6 @@ def test_a_shell_that_starts_it_again_and_again(hand: Hand) -> None:
         (second,) = sockets.listeners(hand.port)
         assert f"as process {second.pid}, which answers" in old.again(hand.tell)
         assert [one.pid for one in sockets.listeners(hand.port)] == [second.pid] != [pid]
-        (hand.folder / "stop").touch()
         old.forget()
 
 
