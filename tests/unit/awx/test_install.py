@@ -12,8 +12,7 @@ from awx_api import RUNNABLE, Awx, Refused, survey_problems
 from awx_runs import objects
 from conftest import GIVEN, Installed
 
-# one process installs for all
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("awx")]
+pytestmark = pytest.mark.slow
 
 TEMPLATES = [template["name"] for template in objects("awx_templates")]
 QUESTION = {"question_name": "?", "type": "text", "variable": "x", "required": False, "default": "", "choices": ""}

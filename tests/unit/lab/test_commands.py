@@ -113,7 +113,7 @@ def test_setup_does_not_trust_an_installation_that_failed(project: Project) -> N
         (
             "bin/test --fast",
             [
-                "pytest tests/unit --numprocesses auto --dist loadgroup -m not slow",
+                "pytest tests/unit --numprocesses auto -m not slow",
                 "python molecule/lab/lab.py up",
                 "pytest tests/lab --numprocesses 3 -m not slow",
             ],
@@ -121,7 +121,7 @@ def test_setup_does_not_trust_an_installation_that_failed(project: Project) -> N
         (
             "bin/test",
             [
-                "pytest tests/unit --numprocesses auto --dist loadgroup",
+                "pytest tests/unit --numprocesses auto",
                 "molecule destroy",
                 "molecule test --destroy never",
                 "pytest tests/lab --numprocesses 3",
