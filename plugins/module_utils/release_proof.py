@@ -56,5 +56,5 @@ def loaded(told: dict[str, Any], driver: str | None) -> list[str]:
         return []  # not a part of this release
     server = told.get("server", "").strip().partition("\n")[0][:300]
     what = "that the server and its kernels load" if server else "that the kernels load"
-    why = f"{kernels}; the server: {server}" if server and server != kernels else kernels
+    why = f"{kernels}; the server: {server}" if not kernels.startswith(server) else kernels
     return [f"not proved: {what}: this host has no NVIDIA driver ({why})"]

@@ -53,7 +53,10 @@ def kernels() -> str:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == "sgl_kernel":
             return ""
-        return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}"
+        # the first line says that no library loads, and the last ones what each of them lacks
+        lines = [line.strip(" -") for line in str(error).strip().splitlines()] or [""]
+        causes = [line for line in lines[1:] if "shared object" in line or "undefined symbol" in line]
+        return f"{type(error).__name__}: {'; '.join([lines[0], *causes])[:400]}"
     return "loaded"
 
 

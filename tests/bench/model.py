@@ -55,7 +55,7 @@ def ours(folder: Path, hub: Hub, _urls: list[str]) -> None:
 
 
 def curl(folder: Path, _hub: Hub, urls: list[str]) -> None:
-    words = ["curl", "--silent", "--show-error", "--fail", "--location", "--parallel", "--parallel-max", "8"]
+    words = ["curl", "--no-progress-meter", "--fail", "--location", "--parallel", "--parallel-max", "8"]
     subprocess.run([*words, "--remote-name-all", "--output-dir", folder, *urls], check=True)
     subprocess.run(["sync", *folder.iterdir()], check=True)
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import io
 import json
@@ -13,6 +14,7 @@ import threading
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -56,6 +58,11 @@ def wheel(
     return path
 
 
+@cache
+def _file_digest(path: Path, _written: int) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def _digest(data: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
 
@@ -89,7 +96,7 @@ class Index:
         files = []
         for path in found:
             file = {"filename": path.name, "url": f"/files/{path.name}", "size": path.stat().st_size}
-            file["hashes"] = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+            file["hashes"] = {"sha256": _file_digest(path, path.stat().st_mtime_ns)}
             lines = metadata_of(path).splitlines()
             file["requires-python"] = next(line for line in lines if line.startswith("Requires-Python:")).split()[1]
             file["core-metadata"] = True
@@ -120,7 +127,8 @@ def serving(folder: Path) -> Iterator[Index]:
                 self.send_header("Content-Type", "application/vnd.pypi.simple.v1+json")
             self.send_header("Content-Length", str(len(page or b"")))
             self.end_headers()
-            self.wfile.write(page or b"")
+            with contextlib.suppress(ConnectionError):  # uv has given up
+                self.wfile.write(page or b"")
 
         do_HEAD = do_GET
 

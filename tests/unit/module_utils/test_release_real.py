@@ -367,16 +367,27 @@ def test_an_estimate_leaves_no_trace(place: Place) -> None:
 def test_kernels_that_do_not_load_count_where_there_is_a_driver(
     place: Place, driver: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wheel(place.folder / "wheels", "sgl_kernel", "1.0", files={"__init__.py": "raise ImportError('libcudart.so.13')\n"})
+    # as sgl_kernel says it
+    lines = [
+        "[sgl_kernel] CRITICAL: no library",
+        "",
+        "Error details:",
+        "- ImportError: libcudart.so.13: no shared object",
+    ]
+    wheel(
+        place.folder / "wheels",
+        "sgl_kernel",
+        "1.0",
+        files={"__init__.py": f"raise ImportError({chr(10).join(lines)!r})\n"},
+    )
     sglang(place.folder / "wheels", requires=["helper", "sgl-kernel"])
     monkeypatch.setattr(release.gpu_driver, "kernel_module", lambda: {"version": driver})
+    why = "ImportError: [sgl_kernel] CRITICAL: no library; ImportError: libcudart.so.13: no shared object"
     if driver:
-        assert f"does not load beside the driver {driver}: ImportError: libcudart.so.13" in place.refused()
+        assert f"does not load beside the driver {driver}: {why}" in place.refused()
     else:
         (note,) = place.install()["notes"]
-        assert note == (
-            "not proved: that the kernels load: this host has no NVIDIA driver (ImportError: libcudart.so.13)"
-        )
+        assert note == f"not proved: that the kernels load: this host has no NVIDIA driver ({why})"
 
 
 @pytest.mark.parametrize(
