@@ -300,8 +300,8 @@ def test_a_host_without_systemd_gets_supervisord(machine: Machine) -> None:
         result = machine.ask(_ansible_check_mode=check_mode, supervisord={"environment": {"PIP_INDEX_URL": "x"}})
         assert result["changed"] and result["supervisor"] == machine.lacking
         assert ("set sglang_server_start_hook" in "".join(result["warnings"])) == (not check_mode)
-        how = {"python": "/usr/bin/python3", "environment": {"PIP_INDEX_URL": "x"}, "start_hook": None, "control": None}
-        how["release"] = "/opt/r"
+        how = {"python": "/usr/bin/python3", "environment": {"PIP_INDEX_URL": "x"}, "wheelhouse": None}
+        how |= {"start_hook": None, "control": None, "release": "/opt/r"}
         assert ("set_up", how, not check_mode) in machine.called
     assert machine.ask()["supervisor"] == machine.lacking
     machine.lacking, machine.called = [], []
