@@ -11,7 +11,10 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -42,7 +45,7 @@ def of(program: str) -> list[Command]:
 
 
 def as_params(found: list[Command]) -> list[object]:
-    return [pytest.param(command, id=str(command)) for command in dict.fromkeys(found)]
+    return [pytest.param(command, id=str(command)) for command in {one.words: one for one in found}.values()]
 
 
 def test_commands_are_found() -> None:
@@ -204,6 +207,19 @@ def test_a_module_that_changes_nothing(form: str) -> None:
         )
     )
     assert "localhost | SUCCESS =>" in said
+
+
+def test_a_server_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "v1").mkdir()
+    (tmp_path / "v1/models").write_text('{"data": [{"id": "/srv/lab/models/tiny-qwen3"}]}')
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        for command in run_here("ansible ansible.builtin.uri"):
+            words = [word.replace(":30000/", f":{server.server_port}/") for word in command.words]
+            words[1] = "localhost"
+            assert "tiny-qwen3" in run(*words)
+        server.shutdown()
 
 
 def test_a_secret_is_put_into_a_vault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
