@@ -44,7 +44,7 @@ def test_the_tutorial(ct130: Host, tmp_path: Path) -> None:
             for word in words
         ]
         if program == "git":
-            shutil.copy(LAB / "group_vars/sglang.yml", inventory / "group_vars/sglang.yml")
+            shutil.copy(LAB / "group_vars/sglang/instances.yml", inventory / "group_vars/sglang/instances.yml")
             continue
         argv = [program, *words]
         if program.startswith("ansible"):

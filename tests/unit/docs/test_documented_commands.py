@@ -27,7 +27,7 @@ COMMANDS = commands()
 # form of a command -> tests that run it, each as FILE::NAME and the words that the file must have, else its playbook
 RUN_BY: dict[str, list[dict[str, str]]] = load(Path(__file__).with_name("run_by.yml"))
 OWN_INVENTORY = "inventories/mine"  # in the documentation; the example stands for it here
-PROGRAMS = {".", "cat", "cp", "curl", "export", "git", "mkdir", "pveum", "sed"}  # not ours, nor Ansible's
+PROGRAMS = {".", "cat", "cp", "curl", "export", "git", "mkdir", "podman", "pveum", "sed"}  # not ours, nor Ansible's
 QWEN = ROOT / "tests/unit/fixtures/memory/qwen3-8b.json"
 
 
@@ -55,7 +55,12 @@ def test_commands_are_found() -> None:
 
 def test_programs_are_known() -> None:
     ansible = {path.name for path in Path(sys.executable).parent.glob("ansible*")}
-    own = {"sglangctl", *(str(path.relative_to(ROOT)) for path in ROOT.glob("bin/*"))}
+    own = {
+        "sglangctl",
+        ".venv-awx/bin/ansible-builder",
+        ".venv-awx/bin/ansible-playbook",
+        *(str(path.relative_to(ROOT)) for path in ROOT.glob("bin/*")),
+    }
     assert [str(command) for command in COMMANDS if command.words[0] not in PROGRAMS | ansible | own] == []
 
 
