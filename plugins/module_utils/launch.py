@@ -399,16 +399,22 @@ def earlier_verdicts(state: Path, instance: str) -> list[dict[str, Any]]:
 
 def kept(state: Path, instance: str) -> list[dict[str, Any]]:
     """Return the launches whose records are kept, oldest first, and whether each was proved or failed."""
-    folder, good = state / instance / "launches", functools.partial(is_good, state, instance)
+    good, failed = functools.partial(is_good, state, instance), functools.partial(has_failed, state, instance)
     return [
-        {"launch": name, "proved": good(name), "failed": not good(name) and (folder / name / "failure.json").is_file()}
-        for name in _in_order(folder)
+        {"launch": name, "proved": good(name), "failed": failed(name)}
+        for name in _in_order(state / instance / "launches")
     ]
 
 
 def is_good(state: Path, instance: str, launch: str) -> bool:
     """Tell whether a launch was proved to serve."""
     return (state / instance / "launches" / launch / "verdict.json").is_file()
+
+
+def has_failed(state: Path, instance: str, launch: str) -> bool:
+    """Tell whether a launch was seen not to serve as asked."""
+    failure = state / instance / "launches" / launch / "failure.json"
+    return failure.is_file() and not is_good(state, instance, launch)
 
 
 def last_good(state: Path, instance: str, present: str | None) -> str | None:

@@ -212,6 +212,8 @@ class _Launch:
                 self._verify(self.outcome.launch or "")
             except Exception as error:
                 self.outcome.problem = _told(error)
+            if not (self.outcome.serving or self.busy):
+                self._keep_failure(self.outcome.launch or failed, self.outcome.problem)
         self._keep_failure(failed, problem)
         if good is not None:
             if self.outcome.serving:

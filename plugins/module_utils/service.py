@@ -146,6 +146,9 @@ def _look(name: str, asked: Asked, plan: Plan, reasons: list[str], old: Old | No
             what = getattr(problem, "state", "")
             if what == "busy" and launches.is_good(state, name, launch):
                 plan.notes.append(str(problem))
+            elif what == "" and launches.has_failed(state, name, launch):
+                # it was left because there was nothing better; what it lacked, memory of a GPU say, may be there by now
+                reasons.append("it was seen to fail")
             elif what == "loading" or (what in ("", "busy") and not launches.is_good(state, name, launch)):
                 plan.orders.append(Order(name, old=old))  # nobody has seen its end: it is proved, or gives way
             elif what != "hung":

@@ -543,6 +543,10 @@ def test_a_return_that_fails_too_is_told_and_hurts_no_other_instance(
     assert f"{old} failed too: this tool failed: " in outcome.problem and "the second cause" in outcome.problem
     assert "\nThe service is left as it is, " in outcome.problem
     assert outcome.launch == launch_of(machine.units["a"])
+    # the next deployment knows by it that what is left there failed
+    assert launches.has_failed(machine.host.state, "a", outcome.launch or "")
+    reports = [path.read_text() for path in machine.folder(old).parent.glob("*/failure.json")]
+    assert sum('"report": "the first cause"' in report for report in reports) == 1
     assert other.serving == machine.running["b"]
 
 

@@ -293,6 +293,29 @@ def test_what_nobody_has_proved_and_serves_otherwise_is_followed_so_that_it_give
     assert (order.prepare, plan.problems) == (None, []) and not proved(serving)
 
 
+@pytest.mark.parametrize(
+    ("verdict", "was_proved", "reasons", "anew"),
+    [
+        (Unhealthy("other arguments than requested"), False, ["it was seen to fail"], [True]),
+        (Unhealthy("other arguments than requested"), True, [], []),
+        (LOADING, False, [], [False]),
+    ],
+    ids=["fails still", "was proved since", "loads again"],
+)
+def test_what_failed_and_was_left_for_want_of_a_better_one_is_started_anew(
+    serving: Machine, verdict: Exception, was_proved: bool, reasons: list[str], anew: list[bool]
+) -> None:
+    """What it failed for may be over, for example another process on its GPU."""
+    launches.keep_failure(serving.host.state, "a", "L1", "15 requests at a time, not 16", ())
+    if was_proved:
+        launches.keep_verdict(serving.host.state, "a", "L1", {})
+    serving.verdicts["a"] = [verdict]
+    plan = serving.plan()
+    assert plan.instances[0]["reasons"] == reasons
+    assert [order.prepare is not None for order in plan.orders] == anew
+    assert ("preflight a True" in serving.calls) == bool(reasons)
+
+
 def test_all_is_checked_before_the_first_is_looked_at(serving: Machine) -> None:
     serving.reasons["b"] = ["not installed"]
     serving.plan("a", "b")
