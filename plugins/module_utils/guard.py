@@ -373,12 +373,12 @@ class Guard:
 
     def _wait(self, seconds: float) -> None:
         """Pass on what the server says and take note of what has ended, for at most `seconds`."""
-        ready, _, _ = select.select([self.output, self.wake], [], [], seconds)
+        ready = select.select([self.output, self.wake], [], [], seconds)[0]
         with contextlib.suppress(BlockingIOError):
             os.read(self.wake, 1024)
         if self.output in ready:
             with contextlib.suppress(BlockingIOError):
-                for _ in range(64):
+                for _turn in range(64):
                     self.log.feed(os.read(self.output, LINE), self.invocation)
         with contextlib.suppress(ChildProcessError):
             while True:
@@ -424,12 +424,12 @@ def main() -> None:
     """Guard, and end as one that was killed where this fails beside a server: supervisord starts another one then."""
     guard = Guard(Path(sys.argv[1]), Path(sys.argv[2]))
     try:
-        sys.exit(guard.run())
+        raise SystemExit(guard.run())
     except Exception:
         traceback.print_exc()
         if guard.main:
             os.kill(os.getpid(), signal.SIGKILL)
-        sys.exit(1)
+        raise SystemExit(1) from None
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, last_lines, run, write_whole
+from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import interface
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import (
     BARS,
     LAUNCH_LINE,
@@ -26,9 +27,9 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface
     launch_of,
     named_in,
 )
-from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import running_launch as running_launch
 
 NAME = "systemd"
+running_launch = interface.running_launch
 UNIT_FOLDER = Path("/etc/systemd/system")
 LAUNCH_FIELD = "GPUOPS_LAUNCH"  # of each journal entry of a launch
 PROPERTIES = (
