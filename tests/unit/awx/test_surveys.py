@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.gpuops.sglang.plugins.module_utils.answers import RULES, answer_problems
 from awx_api import answer_problems as awx_says
 from awx_runs import ROOT, objects, run
@@ -76,6 +77,9 @@ def test_a_survey_allows_what_the_variable_may_be(template: dict[str, Any], ques
         for option in (entry["options"][name] for entry in entries.values() if name in entry.get("options", {})):
             assert kind in TYPES[option["type"]], name
             assert set(question.get("choices", ())) <= {*option.get("choices", question.get("choices", ()))}
+            # what is left open comes as nothing, which a role takes only where the option has no default of its own
+            judged = ArgumentSpecValidator({name: option}).validate({name: None})
+            assert kind != "text" or judged.error_messages == []
     readers = [ROOT / template["playbook"], *ROOT.glob("roles/*/tasks/*.yml"), *ROOT.glob("roles/*/vars/*.yml")]
     assert any(name in path.read_text() for path in readers), "nobody reads it"
 
