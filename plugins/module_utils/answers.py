@@ -69,7 +69,7 @@ RULES: dict[str, Rule] = {
     "sglang_server_rollback_instances": NAMES,
     "sglang_server_rollback_launch": Rule(pattern=LAUNCH, like="the id of a launch, as 20261129T195609Z-9e696e"),
     "sglang_server_share_gpus": Rule(choices=TRUTHS),
-    "sglang_server_stall_timeout": Rule(least=30, most=86_400),
+    "sglang_server_stall_timeout": Rule(least=1, most=86_400),
     "sglang_server_state": Rule(choices=("started", "restarted", "stopped", "absent")),
     "support_bundle_instances": NAMES,
 }

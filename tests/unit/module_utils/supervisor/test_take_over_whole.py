@@ -153,7 +153,9 @@ def test_a_run_that_is_killed_meanwhile_is_made_good_by_the_next(machine: Machin
     before = facts(pid)
     run = machine.begin(STANDIN_LOAD_SECONDS="600")
     until(lambda: not guard.born(pid) and machine.supervisor.identity("a").main_pid, "it is not taken over")
-    os.kill(json.loads((runs.RUNS / f"{run}.json").read_text())["pid"], signal.SIGKILL)
+    worker = json.loads((runs.RUNS / f"{run}.json").read_text())["pid"]
+    os.kill(worker, signal.SIGKILL)
+    until(lambda: not guard.born(worker), "it does not end")
     assert (take_over.TAKEN / "a.json").stat().st_mode & 0o777 == 0o600
     until(lambda: take_over.interrupted("a"), "nobody knows of it")
     failed = machine.outcome(machine.begin(STANDIN_FAULT="dies_loading"))
