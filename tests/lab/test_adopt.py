@@ -63,7 +63,7 @@ class Operator:
     def __init__(self, host: Host, folder: Path) -> None:
         self.host, self.inventory = host, folder / "lab"
         shutil.copytree(PROJECT / "inventories/lab", self.inventory)
-        (self.inventory / "group_vars/sglang.yml").write_text("sglang_health_timeout: 600\n")
+        (self.inventory / "group_vars/sglang/instances.yml").write_text("sglang_health_timeout: 600\n")
         self.variables = self.inventory / f"host_vars/{here.name}"
         self.variables.mkdir(parents=True, exist_ok=True)
         before = self.variables.with_suffix(".yml")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from documented import commands
-from playbook_runs import PLAYBOOK, PROJECT, Run, environment
+from playbook_runs import PLAYBOOK, PROJECT, Run, deploy, environment
 from servers import serves
 from testinfra.host import Host
 
@@ -31,6 +31,8 @@ def kv_tokens(run: Run) -> str:
 
 @pytest.mark.slow
 def test_the_tutorial(ct130: Host, tmp_path: Path) -> None:
+    begin = deploy("-l", "ct130")  # other tests leave other arguments
+    assert begin.status == 0, begin
     inventory = tmp_path / "lab"
     shutil.copytree(LAB, inventory)
     runs: list[tuple[str, Run]] = []
