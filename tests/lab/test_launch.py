@@ -441,9 +441,9 @@ def test_an_operator_returns_to_a_named_launch(standin: Host) -> None:
     next_start(standin, FAULT="dies_loading")
     failed = deploy("-l", here.name, playbook="playbooks/rollback.yml", extra=asked())
     assert failed.status != 0 and f"Serving now: what launch {now} was" in failed.output, failed
-    named["sglang_server_rollback_launch"] = "x"
+    named["sglang_server_rollback_launch"] = "20200101T000000Z-000000"
     wrong = deploy("-l", here.name, playbook="playbooks/rollback.yml", extra=named)
-    assert wrong.status != 0 and "launch x of instance 'tiny' is not kept" in wrong.output, wrong
+    assert wrong.status != 0 and "launch 20200101T000000Z-000000 of instance 'tiny' is not kept" in wrong.output, wrong
     converges(standin)
 
 

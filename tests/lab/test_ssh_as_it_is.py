@@ -14,7 +14,7 @@ import pytest
 from connections import LAB
 from playbook_runs import Run, deploy
 from servers import serves
-from standin import asked
+from standin import INSTANCE, asked
 from testinfra.host import Host
 
 PASSWORD = 'pass word\'s "$HOME"; #1'
@@ -31,6 +31,11 @@ Banner /srv/odd-banner
 TALK = "echo Welcome to instance 4711, '{{}}' [1]; echo 'see \"billing\"' >&2"
 
 pytestmark = pytest.mark.parametrize("standin", ["rental"], indirect=True)
+
+
+def with_limit(requests: int) -> dict[str, Any]:
+    """Extra vars that ask for the stand-in with another number of requests at a time."""
+    return asked(args={**INSTANCE["args"], "max_running_requests": requests})
 
 
 @pytest.fixture
@@ -73,7 +78,7 @@ def through(odd: Host, tmp_path: Path) -> Callable[..., Run]:
 def test_a_password_a_jump_host_no_sftp_and_sudo_that_asks(odd: Host, through: Callable[..., Run]) -> None:
     odd.check_output("printf '%%s\\n' 'odd ALL=(ALL) ALL' 'Defaults:odd requiretty' >/etc/sudoers.d/odd")
     asks = {"ansible_password": PASSWORD, "ansible_become_password": PASSWORD, "ansible_pipelining": False}
-    run = through("ProxyJump kpro5", "PubkeyAuthentication no", extra=asked(args={"context_length": 300}), **asks)
+    run = through("ProxyJump kpro5", "PubkeyAuthentication no", extra=with_limit(4), **asks)
     assert run.status == 0 and run.count("rental", "changed"), run
     assert serves(odd)
     assert PASSWORD not in run.output
@@ -81,8 +86,8 @@ def test_a_password_a_jump_host_no_sftp_and_sudo_that_asks(odd: Host, through: C
 
 def test_a_key_and_sudo_that_does_not_ask(odd: Host, through: Callable[..., Run]) -> None:
     odd.check_output("printf '%%s\\n' 'odd ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/odd")
-    run = through(extra=asked(args={"context_length": 301}))
+    run = through(extra=with_limit(5))
     assert run.status == 0 and run.count("rental", "changed"), run
-    again = through(extra=asked(args={"context_length": 301}))
+    again = through(extra=with_limit(5))
     assert again.status == 0 and again.count("rental", "changed") == 0, again
     assert serves(odd)
