@@ -127,6 +127,8 @@ class Hub:
             return f"can not write {answer['file']}: {os.strerror(answer['errno'])}"
         if answer["errno"] and "folder" in request:
             return f"can not write into {request['folder']}: {os.strerror(answer['errno'])}"
+        if kind == "ChildProcessError":
+            return f"can not fetch {repo}: {said}: deploy again, which goes on"
         if kind == "GatedRepoError":
             return f"{repo} is gated: accept its terms at {hub}/{repo} with {token}"
         if kind == "RevisionNotFoundError":

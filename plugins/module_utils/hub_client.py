@@ -148,6 +148,10 @@ def fetching(request: dict[str, Any]) -> None:
     while children:
         child, status = os.waitpid(-1, os.WNOHANG)
         if status:
+            if os.WIFSIGNALED(status):
+                # its siblings hold standard output open, and would keep the caller waiting for what they fetch
+                text = f"a process that fetches was ended by signal {os.WTERMSIG(status)}, perhaps for want of memory"
+                say(error="ChildProcessError", errno=None, file=None, status=None, text=text)
             os._exit(1)
         children.discard(child)
         if time.monotonic() >= last + TELL:

@@ -24,7 +24,7 @@ CHUNK = 4 * 2**20  # bytes
 # files that may name code of another repository (REPO--MODULE.CLASS)
 CONFIGS = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
 
-HUB_ID = re.compile(r"([^=/\s]+=)?[\w.-]+/[\w.-]+")  # e.g. OWNER/REPO, or NAME=OWNER/REPO of an adapter
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")  # e.g. OWNER/REPO, or OWNER/REPO:Q4_K_M
 
 File = dict[str, Any]  # size in bytes, mtime_ns, inode, hash ('sha256:...', 'git-sha1:...', or '' where none is known)
 Read = Callable[[int], None]  # is told of bytes that were read
@@ -50,15 +50,36 @@ def write(path: Path, record: Mapping[str, Any]) -> None:
     write_whole(path, json.dumps(record, indent=1, sort_keys=True))
 
 
-def needs_no_hub(folder: Path, args: Any) -> bool:
-    """Tell whether a server of the model in `folder` has all it needs: it was fetched, and `args` name no other."""
+def needs_no_hub(folder: Path, args: Mapping[str, Any]) -> bool:
+    """Tell whether a server of the model in `folder` has all it needs: it was fetched, and names no other repository.
+
+    Raises Refused where its record is damaged.
+    """
     try:
         record = read(folder / NAME)
-    except Refused:
-        return False  # told by whoever verifies it
-    if record is None or any("--" in code for code in record.get("code", ())):
+    except Refused as refused:
+        # the model is a file, or on a file system that trusts no root, where nobody can tell
+        if isinstance(refused.__cause__, (NotADirectoryError, PermissionError)):
+            return False
+        raise
+    if record is None or foreign_code(folder):
         return False
-    return not any(HUB_ID.fullmatch(word) for word in _words(args))
+    # SGLang's LLaVA loads its vision tower from there
+    if HUB_ID.fullmatch(str(model_files.mapping(folder / "config.json").get("mm_vision_tower"))):
+        return False
+    # either lets anyone who may load an adapter name one of a hub
+    if args.get("enable_lora") or args.get("lora_paths"):
+        return False
+    return not any(_names_hub(name, word) for name, value in args.items() for word in _words(value))
+
+
+def _names_hub(name: str, word: str) -> bool:
+    """Tell whether an argument may name a repository; in doubt it does, as a server without a hub would not start."""
+    if name == "served_model_name":
+        return False
+    if name.endswith(("_path", "_model")) and not word.startswith("/"):
+        return True  # e.g. gpt2
+    return bool((HUB_ID.search if word.startswith(("{", "[")) else HUB_ID.fullmatch)(word))
 
 
 def _words(value: Any) -> Iterator[str]:

@@ -232,28 +232,67 @@ def test_without_gpus_and_secrets_neither_is_in_the_unit(
 
 
 @pytest.mark.parametrize(
-    ("code", "args", "offline"),
+    ("config", "args", "offline"),
     [
-        ([], {"tp_size": 2, "chat_template": "/srv/a/b.jinja", "model_impl": "transformers"}, True),
-        (["modeling.py"], {}, True),
-        (["owner/other--modeling.Model"], {}, False),
-        ([], {"speculative_draft_model_path": "owner/draft"}, False),
-        ([], {"lora_paths": ["/srv/a", "name=owner/adapter"]}, False),
-        ([], {"lora_paths": {"name": "owner/adapter"}}, False),
+        ({}, {"tp_size": 2, "chat_template": "/srv/a/b.jinja", "model_impl": "transformers"}, True),
+        ({}, {"served_model_name": "Qwen/Qwen3-8B", "speculative_draft_model_path": "/srv/draft"}, True),
+        ({}, {"json_model_override_args": '{"rope_theta": 1}', "enable_lora": False}, True),
+        ({"auto_map": {"AutoModel": "modeling.Model"}}, {}, True),
+        ({"auto_map": {"AutoModel": "owner/other--modeling.Model"}}, {}, False),
+        ({"mm_vision_tower": "openai/clip-vit-large-patch14-336"}, {}, False),
+        ({"mm_vision_tower": "/srv/clip"}, {}, True),
+        ({"mm_vision_tower": None}, {}, True),
+        ({}, {"speculative_draft_model_path": "owner/draft"}, False),
+        ({}, {"speculative_draft_model": "owner/draft:Q4_K_M"}, False),
+        ({}, {"tokenizer_path": "gpt2"}, False),
+        ({}, {"model_checksum": "owner/other"}, False),
+        ({}, {"model_checksum": "owner/other:Q4_K_M"}, False),
+        ({}, {"json_model_override_args": '{"mm_vision_tower": "owner/tower"}'}, False),
+        # who may load an adapter, may name one of a hub
+        ({}, {"enable_lora": True}, False),
+        ({}, {"lora_paths": ["/srv/a"]}, False),
     ],
 )
 def test_a_server_of_a_fetched_model_asks_no_hub(
-    host: Host, instance: Instance, code: list[str], args: dict[str, Any], offline: bool
+    host: Host, instance: Instance, config: dict[str, Any], args: dict[str, Any], offline: bool
 ) -> None:
+    Path(instance.model, "config.json").write_text(json.dumps(config))
     asked = dataclasses.replace(instance, args=args)
     assert "HF_HUB_OFFLINE" not in launches.environment(asked, host)
     record = Path(instance.model, ".gpuops-model.json")
-    record.write_text(json.dumps({"files": {}, "code": code}))
+    # as the store has it, which knows no code of other repositories
+    record.write_text(json.dumps({"files": {}, "code": ["modeling.py"]}))
     assert launches.environment(asked, host).get("HF_HUB_OFFLINE") == ("1" if offline else None)
     own = dataclasses.replace(asked, env={"HF_HUB_OFFLINE": "0"})
     assert launches.environment(own, host)["HF_HUB_OFFLINE"] == "0"
+
+
+def test_a_damaged_record_of_a_model_restarts_no_server(supervisor: Supervisor, host: Host, instance: Instance) -> None:
+    record = Path(instance.model, ".gpuops-model.json")
+    record.write_text('{"files": {}}')
+    start(instance, host)
+    assert "HF_HUB_OFFLINE" in unit_of()
     record.write_text("{")
-    assert "HF_HUB_OFFLINE" not in launches.environment(asked, host)
+    with pytest.raises(Refused, match=f"the record {record} is damaged: delete it and deploy again"):
+        launches.compare(instance, host, SCHEMA)
+    record.unlink()
+    record.mkdir()
+    with pytest.raises(Refused, match=f"can not read the record {record}: Is a directory"):
+        launches.compare(instance, host, SCHEMA)
+
+
+def test_a_model_that_has_no_readable_place_for_a_record_may_ask_a_hub(
+    host: Host, instance: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.gguf").touch()
+    file = dataclasses.replace(instance, model=str(tmp_path / "a.gguf"))
+    assert "HF_HUB_OFFLINE" not in launches.environment(file, host)
+
+    def hidden(*_args: Any, **_options: Any) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", hidden)
+    assert "HF_HUB_OFFLINE" not in launches.environment(instance, host)
 
 
 CHANGES: dict[str, dict[str, Any]] = {

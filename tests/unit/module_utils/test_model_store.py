@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -240,6 +241,25 @@ def test_a_hub_that_does_not_recover_is_told_and_what_came_is_kept(lab: Lab) -> 
 def test_a_hub_that_is_not_there_is_told(lab: Lab) -> None:
     lab.hub = replace(lab.hub, endpoint="http://127.0.0.1:1")
     assert f"can not fetch {REPO} from http://127.0.0.1:1: ConnectError: " in lab.refused()
+
+
+def test_a_process_that_is_killed_while_it_fetches_is_told_at_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = small_model(size=16 * MIB)
+    lab.server.commit(REPO, files)
+    lab.server.pace = 0.05  # 13 s for each of the two that are fetched at a time
+    monkeypatch.setattr(hub, "WORKERS", 2)
+
+    def kill_one(told: str) -> None:
+        if " of " in told:
+            (client,) = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+            os.kill(int(Path(f"/proc/{client}/task/{client}/children").read_text().split()[0]), signal.SIGKILL)
+
+    with pytest.raises(Refused) as caught:
+        model_store.ensure(lab.model, lab.place, False, True, kill_one)
+    told = "a process that fetches was ended by signal 9, perhaps for want of memory: deploy again, which goes on"
+    assert str(caught.value) == f"can not fetch {REPO}: {told}"
+    # the other one is not waited for
+    assert all((lab.partial / name).stat().st_size < len(files[name]) for name in (FIRST, SECOND))
 
 
 def test_a_cut_connection_goes_on_within_the_file(lab: Lab) -> None:
