@@ -114,11 +114,16 @@ def python_version(python: str) -> str:
 
 
 def lacking_packages(names: Iterable[str], info: Path = Path("/var/lib/dpkg/info")) -> list[str]:
-    """Return which packages of the distribution are not installed; a machine may be made anew around a release."""
+    """Return which packages of the distribution are not installed; a machine may be made anew around a release.
+
+    A virtual one is never there.
+    """
     if not info.is_dir():
         return []
     found = [(asked, re.split("[=/<>]", asked, maxsplit=1)[0]) for asked in names]
-    return [asked for asked, name in found if not [*info.glob(f"{name}.list"), *info.glob(f"{name}:*.list")]]
+    # dpkg has the architecture in the name of the list only where a package may be installed for several
+    lists = [(asked, [name, f"{name}:*", name.partition(":")[0]]) for asked, name in found]
+    return [asked for asked, names in lists if not any([*info.glob(f"{name}.list")] for name in names)]
 
 
 @dataclass(frozen=True)

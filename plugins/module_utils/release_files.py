@@ -27,7 +27,7 @@ EDITED = (".py", ".json", ".sh", ".yaml", ".yml", ".jinja")
 HOSTS_OWN = re.compile(r"^\.\./\.\./\.\./bin/|\.dist-info/(direct_url|uv_cache)\.json$")
 AT_ONCE = 200  # files that a thread gets at a time
 File = tuple[str, tuple[str, ...]]  # path, and each digest that a package has of it
-Found = tuple[str, tuple[str, ...], str]  # and the digest that it has
+Found = tuple[str, tuple[str, ...], str]  # and the digest that it has, or 'no file'
 
 
 @dataclass(frozen=True)
@@ -70,23 +70,31 @@ class Checking:
     owners: dict[str, dict[str, str]]
     running: list[Future[list[Found]]]
 
+    def _found(self) -> Iterator[Found]:
+        return (one for part in self.running for one in part.result())
+
     def damage(self) -> list[Damage]:
         """Wait for its end and return what it has found; raises OSError where a copy can not be written."""
-        found = [one for part in self.running for one in part.result()]
-        return [Damage(self.owners[path][digests[0]], path, digests[0], state) for path, digests, state in found]
+        return [
+            Damage(self.owners[path][digests[0]], path, digests[0], state)
+            for path, digests, state in self._found()
+            if state not in digests
+        ]
 
     def digest(self) -> str:
         """Return one digest of all files and their contents, apart from what differs from host to host."""
         whole = hashlib.sha256()
+        states = {path: state for path, _digests, state in self._found()}
         for path, digests in sorted(self.owners.items()):
             name = os.path.relpath(path, self.site)
             if not HOSTS_OWN.search(name):
-                whole.update(f"{name} {' '.join(sorted(digests))}\n".encode())
+                whole.update(f"{name} {states.get(path) or next(iter(digests))}\n".encode())
         return whole.hexdigest()
 
 
 def _check(files: Sequence[File]) -> list[Found]:
-    bad = []
+    """Return the files that are damaged, and those of which packages have more than one digest."""
+    told = []
     for path, digests in files:
         try:
             state = os.lstat(path)
@@ -94,9 +102,9 @@ def _check(files: Sequence[File]) -> list[Found]:
             found = _own(path, state) if own else digest_of(path)
         except FileNotFoundError:
             found = "no file"
-        if found not in digests:
-            bad.append((path, digests, found))
-    return bad
+        if found not in digests or digests[1:]:
+            told.append((path, digests, found))
+    return told
 
 
 def _own(path: str, state: os.stat_result) -> str:

@@ -96,7 +96,7 @@ options:
     type: dict
     default: {}
   packages:
-    description: Packages of the distribution of which to tell whether they are installed.
+    description: Packages of the distribution of which to tell whether they are installed; a virtual one never is.
     type: list
     elements: str
     default: []

@@ -535,8 +535,10 @@ def test_a_damaged_release_is_told(packages: Packages) -> None:
 
 
 def test_packages_of_the_distribution_that_lack(tmp_path: Path) -> None:
-    for name in ("python3-venv.list", "libnuma1:amd64.list", "libnuma-dev.md5sums"):
+    for name in ("python3-venv.list", "libnuma1:amd64.list", "libnuma-dev.md5sums", "gcc.list"):
         (tmp_path / name).touch()
     asked = ["python3-venv", "libnuma1=2.0.16-1", "libnuma1/stable", "libnuma1>=2", "libnuma", "libnuma-dev"]
     assert release.lacking_packages(asked, tmp_path) == ["libnuma", "libnuma-dev"]
+    asked = ["gcc:amd64", "libnuma1:amd64", "libnuma1:i386", "gcc:amd64=4:12.2.0-3"]
+    assert release.lacking_packages(asked, tmp_path) == ["libnuma1:i386"]
     assert release.lacking_packages(asked, tmp_path / "no Debian") == []

@@ -429,8 +429,13 @@ def test_files_that_two_packages_bring_are_no_damage(tmp_path: Path) -> None:
         info.mkdir(parents=True)
         (site / "shared.py").write_text(name)
         (info / "RECORD").write_text(f"shared.py,{release_record.digest_of(str(site / 'shared.py'))},3\n")
-    with release_files.checked(site) as checking:
-        assert checking.damage() == []
+    digests = set()
+    for installed in ("two", "one", "two"):
+        (site / "shared.py").write_text(installed)
+        with release_files.checked(site) as checking:
+            assert checking.damage() == []
+        digests.add(checking.digest())
+    assert len(digests) == 2  # of what is there
     (site / "shared.py").write_text("three")
     with release_files.checked(site) as checking:
         (damage,) = checking.damage()
