@@ -237,6 +237,8 @@ class Supervisord:
             # a guard that has not ended by now hangs; it goes last, since it alone knows some of what is below it
             left = [*self.members(instance), *filter(None, [guard.guard_of(self._said(instance))])]
             if not left:
+                if self.identity(instance).active == "failed":  # an earlier crash: systemd's reset-failed
+                    self._forget(instance)
                 return
             for pid in left:
                 _kill(pid, signal.SIGKILL)

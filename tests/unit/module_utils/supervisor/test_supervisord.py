@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.sglang.plugins.module_utils import guard, processes
+from ansible_collections.gpuops.sglang.plugins.module_utils import guard, processes, protocol, service
 from ansible_collections.gpuops.sglang.plugins.module_utils.found import Search, found_servers
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import here, supervisord
@@ -353,6 +353,16 @@ def test_an_end_that_a_restart_does_not_cure(machine: Machine, word: str, active
     assert len(machine.events("start")) == 1 and not machine.guard
 
 
+def test_what_has_crashed_is_stopped_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "TAKEN", machine.folder / "taken")
+    monkeypatch.setattr(service, "supervisor", lambda: machine.supervisor)
+    monkeypatch.setattr(protocol, "supervisor", lambda: machine.supervisor)
+    machine.start(does="exit:1")
+    until(lambda: not machine.guard, "the guard does not end")
+    found = [service.stopped(["a"], machine.supervisor.state, True)[0]["reasons"] for _ in range(2)]
+    assert found == [["service is failed (failed)", "it is started at boot"], []]
+
+
 def test_an_end_after_long_service_is_a_restart_like_any(machine: Machine) -> None:
     machine.start(pause="1", within="0.1")
     until(machine.is_ready, "it does not start")
@@ -472,7 +482,7 @@ def test_a_stop_ends_what_a_killed_guard_has_left(machine: Machine) -> None:
     assert machine.identity.active == "failed"
     assert alive(machine.events("child"))
     machine.supervisor.stop("a")
-    assert not alive(machine.events("child"))
+    assert not alive(machine.events("child")) and machine.identity.active == "inactive"
 
 
 def test_another_launch_takes_the_place(machine: Machine) -> None:
