@@ -55,8 +55,8 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
 class Unhealthy(Exception):
     """The launch does not serve as asked; the text is the report: cause, evidence from its own log, next step.
 
-    `state` is 'loading' or 'hung' where the process is there and nothing is wrong but that it does not answer, 'busy'
-    where all was proved but a request of our own has not got its turn.
+    `state` is 'loading', 'computing' or 'hung' where the process is there and nothing is wrong but that it does not
+    answer, 'busy' where all was proved but a request of our own has not got its turn.
     """
 
     def __init__(self, text: str, state: str = "") -> None:
@@ -237,7 +237,8 @@ class _Server:
                 full, why = "timed out" in str(error), f"gives no answer: {error}"
             busy = full and self.is_up()
             if not busy or time.monotonic() > end:
-                raise Unhealthy(f"{self.launch}: {self.url}{path} {why}", "busy" if busy else "")
+                state = "busy" if busy else "computing" if full else ""
+                raise Unhealthy(f"{self.launch}: {self.url}{path} {why}", state)
             time.sleep(POLL)
 
     def is_open(self) -> bool:
@@ -322,7 +323,7 @@ def _silent(
     busy, state = share > IDLE, "loading"
     what += f": it is {found.stage}"
     if found.stage == progress.SERVING:
-        state = "" if busy else "hung"
+        state = "computing" if busy else "hung"
         what += "; it computes, perhaps a long prompt" if busy else "; it hangs: it has not computed anything meanwhile"
         found = replace(found, cause="" if busy else found.cause)
     elif not found.remedy and not busy:

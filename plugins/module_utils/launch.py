@@ -385,8 +385,11 @@ def keep_verdict(state: Path, instance: str, launch: str, verdict: Mapping[str, 
 def keep_failure(state: Path, instance: str, launch: str, report: str, log: Collection[str]) -> None:
     """Write down why a launch failed, and what it wrote, which the journal gives up some day; root alone may read."""
     folder = state / instance / "launches" / launch
+    order = _in_order(folder.parent)
+    before = order[: order.index(launch)][-1:]  # may be pruned now
+    again = any(has_failed(state, instance, one) and _asked(folder.parent / one) == _asked(folder) for one in before)
     write_whole(folder / "failure.log", "".join(f"{line}\n" for line in log), 0o600)
-    write_whole(folder / "failure.json", json.dumps({"report": report}, indent=1), 0o640)
+    write_whole(folder / "failure.json", json.dumps({"report": report, "again": again}, indent=1), 0o640)
     _prune(folder.parent, launch)
 
 
@@ -415,6 +418,13 @@ def has_failed(state: Path, instance: str, launch: str) -> bool:
     """Tell whether a launch was seen not to serve as asked."""
     failure = state / instance / "launches" / launch / "failure.json"
     return failure.is_file() and not is_good(state, instance, launch)
+
+
+def failed_again(state: Path, instance: str, launch: str, accepted: Collection[str]) -> bool:
+    """Tell whether the launch before was the same and had failed too, and no other changes are `accepted` now."""
+    folder = state / instance / "launches" / launch
+    again = (_read_json(folder / "failure.json") or {}).get("again", False)
+    return bool(again) and set((_read_record(folder) or {}).get("accept_changes", ())) == set(accepted)
 
 
 def last_good(state: Path, instance: str, present: str | None) -> str | None:
@@ -590,6 +600,13 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 def _secrets_in_place(folder: Path) -> dict[str, str]:
     # as bytes: reading text turns a carriage return into a line feed
     return {path.name: path.read_bytes().decode() for path in sorted(folder.glob("secrets.*"))}
+
+
+def _asked(folder: Path) -> tuple[Any, ...]:
+    """Return what a launch was asked to be, to be compared with another."""
+    path = folder / "unit"
+    unit = path.read_text(encoding="utf-8").replace(folder.name, PLACEHOLDER) if path.is_file() else ""
+    return unit, _secrets_in_place(folder), sorted((_read_record(folder) or {}).get("accept_changes", ()))
 
 
 def _prune(folder: Path, launch: str) -> None:

@@ -23,6 +23,10 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface
 
 Leaving = Mapping[str, Collection[int]]  # instance -> processes that are ended for it
 NOW = health.Wait(limit=0)
+FAILED_AGAIN = (
+    "The launch before it was asked to be the same and has failed too: change what is asked, or have it started anew "
+    "by sglang_server_state=restarted."
+)
 
 
 class GpuHeld(Refused):
@@ -146,10 +150,13 @@ def _look(name: str, asked: Asked, plan: Plan, reasons: list[str], old: Old | No
             what = getattr(problem, "state", "")
             if what == "busy" and launches.is_good(state, name, launch):
                 plan.notes.append(str(problem))
-            elif what == "" and launches.has_failed(state, name, launch):
+            elif isinstance(problem, health.Unhealthy) and what == "" and launches.has_failed(state, name, launch):
                 # it was left because there was nothing better; what it lacked, memory of a GPU say, may be there by now
-                reasons.append("it was seen to fail")
-            elif what == "loading" or (what in ("", "busy") and not launches.is_good(state, name, launch)):
+                if launches.failed_again(state, name, launch, asked.accept_changes):
+                    plan.problems.append(f"{problem}\n{FAILED_AGAIN}")
+                else:
+                    reasons.append("it was seen to fail")
+            elif what == "loading" or (what != "hung" and not launches.is_good(state, name, launch)):
                 plan.orders.append(Order(name, old=old))  # nobody has seen its end: it is proved, or gives way
             elif what != "hung":
                 plan.problems.append(str(problem))

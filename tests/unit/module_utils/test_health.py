@@ -391,7 +391,7 @@ def test_a_server_that_does_not_get_healthy(deployment: Deployment, load: float,
     ("load", "state", "told"),
     [
         (0.05, "hung", "it hangs: it has not computed anything meanwhile: Health check failed. Server couldn't"),
-        (0.5, "", "it computes, perhaps a long prompt\n"),
+        (0.5, "computing", "it computes, perhaps a long prompt\n"),
     ],
 )
 @pytest.mark.parametrize(
@@ -545,7 +545,7 @@ def test_a_server_without_an_answer_has_an_end_though_it_logs(deployment: Deploy
     assert started.logs("Decode batch, #token: 0").passes(101)
 
 
-@pytest.mark.parametrize(("load", "state"), [(0.05, "hung"), (0.5, "")], ids=["idle", "busy"])
+@pytest.mark.parametrize(("load", "state"), [(0.05, "hung"), (0.5, "computing")], ids=["idle", "busy"])
 def test_a_launch_that_never_answers_is_ended(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch, load: float, state: str
 ) -> None:
@@ -906,7 +906,7 @@ def test_a_server_that_never_has_a_turn_is_busy(
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_server_that_is_not_healthy_any_more_is_not_busy(deployment: Deployment, status: int) -> None:
     deployment.server.statuses.update({"/health": [200, 200, 503], "/generate": [status] * 99})
-    assert f"/generate answers {status} " in deployment.failure(state="")
+    assert f"/generate answers {status} " in deployment.failure(state="computing")
     assert [asked for _, asked, _ in deployment.server.asked].count("/generate") == 2
 
 

@@ -1127,12 +1127,42 @@ def test_what_became_of_the_kept_launches(
     assert (proved_ones, failed_ones) == ({first, damaged, later}, {failed})
     assert [verdict["number"] for verdict in launches.earlier_verdicts(host.state, "a")] == [1, 0]
     folder = launch_folder(host, failed)
-    assert json.loads((folder / "failure.json").read_text()) == {"report": "why\n  evidence"}
+    assert json.loads((folder / "failure.json").read_text()) == {"report": "why\n  evidence", "again": False}
     assert (folder / "failure.log").read_text() == "one\nzwölf\n"
     assert {name: oct(mode(folder / name)) for name in ("failure.json", "failure.log")} == {
         "failure.json": "0o640",
         "failure.log": "0o600",  # SGLang logs all its arguments, keys included
     }
+
+
+@pytest.mark.parametrize("keep", [1, 5])
+@pytest.mark.parametrize(
+    ("changed", "told", "was_proved", "again"),
+    [
+        ({}, {}, False, True),
+        ({}, {}, True, False),
+        ({}, {"accept_changes": {"dtype": "why"}}, False, False),
+        ({"args": {"tp_size": 1}}, {}, False, False),
+        ({"secrets": {"api_key": "another"}}, {}, False, False),
+    ],
+    ids=["the same", "it served once", "other changes accepted", "another argument", "another secret"],
+)
+def test_a_launch_has_failed_again_where_the_same_had_failed_before(
+    supervisor: Supervisor, ordered: None, host: Host, instance: Instance, keep: int,
+    changed: dict[str, Any], told: dict[str, Any], was_proved: bool, again: bool,
+) -> None:  # fmt: skip
+    host = dataclasses.replace(host, keep=keep)
+    accepted = told.get("accept_changes", {})
+    first = start(instance, host)
+    if was_proved:
+        proved(host, first)
+    launches.keep_failure(host.state, "a", first, "", ())
+    assert not launches.failed_again(host.state, "a", first, ())
+    second = start(dataclasses.replace(instance, **changed), host, told)
+    assert not launches.failed_again(host.state, "a", second, accepted)
+    launches.keep_failure(host.state, "a", second, "", ())
+    assert launches.failed_again(host.state, "a", second, accepted) == again
+    assert not launches.failed_again(host.state, "a", second, {"page_size": "why", **accepted})
 
 
 def test_the_first_verdict_is_kept(supervisor: Supervisor, host: Host, instance: Instance) -> None:

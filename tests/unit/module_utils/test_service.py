@@ -40,7 +40,9 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import sy
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import LAUNCH_LINE
 
 PID = 4711  # of the server of instance a
-HUNG, LOADING, BUSY = (Unhealthy(f"it is {state}", state) for state in ("hung", "loading", "busy"))
+HUNG, LOADING, BUSY, COMPUTING = (
+    Unhealthy(f"it is {state}", state) for state in ("hung", "loading", "busy", "computing")
+)
 
 
 class Machine:
@@ -299,8 +301,10 @@ def test_what_nobody_has_proved_and_serves_otherwise_is_followed_so_that_it_give
         (Unhealthy("other arguments than requested"), False, ["it was seen to fail"], [True]),
         (Unhealthy("other arguments than requested"), True, [], []),
         (LOADING, False, [], [False]),
+        (COMPUTING, False, [], [False]),
+        (Refused("systemd does not answer"), False, [], [False]),
     ],
-    ids=["fails still", "was proved since", "loads again"],
+    ids=["fails still", "was proved since", "loads again", "only computes", "nobody knows"],
 )
 def test_what_failed_and_was_left_for_want_of_a_better_one_is_started_anew(
     serving: Machine, verdict: Exception, was_proved: bool, reasons: list[str], anew: list[bool]
@@ -314,6 +318,22 @@ def test_what_failed_and_was_left_for_want_of_a_better_one_is_started_anew(
     assert plan.instances[0]["reasons"] == reasons
     assert [order.prepare is not None for order in plan.orders] == anew
     assert ("preflight a True" in serving.calls) == bool(reasons)
+
+
+@pytest.mark.parametrize("accepted", [{}, {"max_running_requests": "enough"}], ids=["as before", "accepted now"])
+def test_what_failed_again_as_it_was_is_left_until_something_else_is_asked(
+    serving: Machine, accepted: dict[str, str]
+) -> None:
+    launches.keep_failure(serving.host.state, "a", "L1", "15 requests at a time, not 16", ())
+    serving.installed(launch="L2")
+    (serving.host.launch_folder("a", "L2") / "verdict.json").unlink()
+    launches.keep_failure(serving.host.state, "a", "L2", "15 requests at a time, not 16", ())
+    serving.verdicts["a"] = [Unhealthy("other arguments than requested")]
+    plan = serving.plan(accept_changes=accepted)
+    assert plan.instances[0]["reasons"] == (["it was seen to fail"] if accepted else [])
+    assert [order.prepare is not None for order in plan.orders] == ([True] if accepted else [])
+    (problem,) = plan.problems or [""]
+    assert ("other arguments" in problem and "sglang_server_state=restarted" in problem) == (not accepted)
 
 
 def test_all_is_checked_before_the_first_is_looked_at(serving: Machine) -> None:
