@@ -65,6 +65,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface
 )
 
 LOCK = Path("/run/gpuops-sglang.lock")
+TAKEN = Path("/run/gpuops-sglang/taken")  # servers in whose place an instance comes: see module_utils/take_over
 LOCK_FOR = "starts instances on this host"
 LOCK_WAIT = 180  # s: a server may take a minute to stop
 RESERVE = 1 << 20  # bytes
@@ -379,6 +380,7 @@ def keep_verdict(state: Path, instance: str, launch: str, verdict: Mapping[str, 
     folder = state / instance / "launches" / launch
     if not is_good(state, instance, launch):
         write_whole(folder / "verdict.json", json.dumps(verdict, indent=1, sort_keys=True), 0o640)
+        (TAKEN / f"{instance}.json").unlink(missing_ok=True)  # it is what to return to, from now on
         _prune(folder.parent, launch)
 
 

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +24,6 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import supervisor
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import launch_of
 
-TAKEN = Path("/run/gpuops-sglang/taken")  # servers in whose place an instance comes: see module_utils/take_over
 MEMORY_BACK = 120  # s for memory of ended processes; a driver that keeps no state needs long to answer when all ended
 
 Tell = Callable[..., None]  # (instance, phase, launch, and why the launch before failed)
@@ -33,7 +33,7 @@ class Old(Protocol):
     """A server that somebody has started by hand, in whose place an instance comes; each method raises Refused."""
 
     label: str
-    ended: bool  # before this run
+    ended: bool  # by this run or an earlier one
 
     @property
     def pids(self) -> Collection[int]:
@@ -176,10 +176,10 @@ class _Launch:
             if not self.replaced:
                 self.outcome.problem += "\nNothing was stopped."
             elif not (self.outcome.serving or self.busy or launches.is_good(self.state, self.instance, launch)):
-                if self.old:
-                    self._return_to(self.old, launch)
-                else:
+                if not self.old:
                     self._return(launch)
+                elif not self._return_to(self.old, launch) and self.old.ended:
+                    return self.outcome
             if self.old:
                 self.old.forget()
         except Exception as error:  # the other instances' outcomes are not to be lost
@@ -225,23 +225,42 @@ class _Launch:
         now = supervisor().identity(self.instance)
         self.outcome.problem += f"\nThe service is left as it is, {now.active} ({now.sub})."
 
-    def _return_to(self, old: Old, failed: str) -> None:
-        """Return to the server in whose place the instance has come; of that nothing but its records stays."""
-        problem = self.outcome.problem
-        self._tell(self.instance, "returning to what served before", None, problem)
+    def _return_to(self, old: Old, failed: str) -> bool:
+        """Return to the server in whose place the instance has come, of which nothing but its records stays; tell
+        whether that one serves.
+        """
+        self._tell(self.instance, "returning to what served before", None, self.outcome.problem)
         if failed:
-            self._keep_failure(failed, problem)
+            self._keep_failure(failed, self.outcome.problem)
         try:
-            launches.give_reserve(self.state)
-            if supervisor().read_unit(self.instance):
-                supervisor().disable(self.instance)
-                stop(self.instance, self._tell)
-                supervisor().remove(self.instance)
-                self.outcome.launch = None
-            self.outcome.problem = f"{problem}\nServing now: {old.again(self._say)}."
+            self._clear()
+            serving = old.again(self._say)
         except Exception as error:
             why = f"the return to what served before failed too: {_told(error)}"
-            self.outcome.problem = f"{problem}\nServing now: nothing that was proved; {why}"
+            if old.ended:
+                why += (
+                    f". What its start needs is kept in {launches.TAKEN / self.instance}.json until this host restarts"
+                )
+            self.outcome.problem += f"\nServing now: nothing that was proved; {why}"
+            return False
+        self.outcome.problem += f"\nServing now: {serving}."
+        return True
+
+    def _clear(self) -> None:
+        """Take the instance away and tell what goes wrong with that; raises only where it still runs."""
+        launches.give_reserve(self.state)
+        if not supervisor().read_unit(self.instance):
+            return
+        group = supervisor().identity(self.instance).cgroup
+        for step in (supervisor().disable, partial(stop, tell=self._tell), supervisor().remove):
+            try:
+                step(self.instance)
+            except Exception as error:
+                if step != supervisor().disable and group and processes.in_cgroup(group):
+                    raise
+                self.outcome.problem += f"\n{_told(error)}"
+        if not supervisor().read_unit(self.instance):
+            self.outcome.launch = None
 
     def _keep_failure(self, failed: str, problem: str) -> None:
         with contextlib.suppress(Exception):  # the report is told anyhow

@@ -16,8 +16,8 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import docker_gpus, 
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, writing_below
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import NAME
-from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Host, Instance
-from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import TAKEN, Old, Order, stop
+from ansible_collections.gpuops.sglang.plugins.module_utils.launch import TAKEN, Host, Instance
+from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import Old, Order, stop
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import supervisor
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import launch_of
 
@@ -133,7 +133,7 @@ def unfinished(names: Sequence[str]) -> list[str]:
     from ansible_collections.gpuops.sglang.plugins.module_utils.take_over import interrupted
 
     return [
-        f"instance '{name}': an earlier deployment has ended {old.label} and was ended itself before it had a result; "
+        f"instance '{name}': an earlier deployment has ended {old.label}, which does not serve again; "
         "that server is started again if this deployment starts the instance and fails"
         for name, old in ((name, interrupted(name)) for name in names)
         if old

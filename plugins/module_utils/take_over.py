@@ -43,9 +43,9 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
     write_whole,
     writing_below,
 )
-from ansible_collections.gpuops.sglang.plugins.module_utils.launch import local_url
+from ansible_collections.gpuops.sglang.plugins.module_utils.launch import TAKEN, local_url
 from ansible_collections.gpuops.sglang.plugins.module_utils.processes import PROC, duration
-from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import TAKEN, gone
+from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import gone
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import supervisor
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import STOPS
@@ -84,10 +84,9 @@ class OldServer:
     nice: int
     logs: tuple[str, str]  # what its output and errors are
     health: str  # the address that has told of its health; '' where none did
-    ended: bool = False  # by a run that was itself ended before it had a result
+    ended: bool = False  # by this run, or one that was itself ended before it had a result
 
     def __post_init__(self) -> None:
-        self.touched = self.ended
         self.outputs: list[int] = []
 
     @property
@@ -106,7 +105,7 @@ class OldServer:
             with writing_below(TAKEN):
                 TAKEN.parent.mkdir(mode=0o700, exist_ok=True)
                 TAKEN.mkdir(mode=0o700, exist_ok=True)
-            self._write()
+            self._write(False)
         if not self.unit:
             self.outputs = [self._output(place) for place in (0, 1)]
 
@@ -121,7 +120,8 @@ class OldServer:
         """End it and prove that nothing of it is left; raises Refused."""
         if not self.ended:
             self._refuse_another()
-        self.touched = True
+            self._write(True)
+        self.ended = True
         tell(f"ending {self.label}")
         ours = {int(pid) for pid in self.family}
         if self.unit:
@@ -140,10 +140,10 @@ class OldServer:
     def again(self, tell: Callable[[str], None]) -> str:
         """Start it as it was started, prove that it answers, and return what serves then; raises Refused."""
         if self._is_there(self.pid, self.started):
-            if self.touched:
+            if self.ended:
                 raise Refused(f"{self.label} can not be ended, so that it can not be started again")
             return f"{self.label}, which was left as it is"
-        if not self.touched:
+        if not self.ended:
             raise Refused(f"{self.label} has ended by itself")
         pid = self._successor()
         if not pid:
@@ -153,8 +153,8 @@ class OldServer:
         what = f"{self.unit}, as process {pid}" if self.unit else f"by its old command, as process {pid}"
         return f"what served before, {what}, which answers on port {self.port}"
 
-    def _write(self) -> None:
-        write_whole(_record(self.instance), json.dumps(asdict(self)), 0o600)
+    def _write(self, ended: bool) -> None:
+        write_whole(_record(self.instance), json.dumps({**asdict(self), "ended": ended}), 0o600)
 
     # ending
 
@@ -221,7 +221,7 @@ class OldServer:
         self.process = process  # a child that has ended stays one until it is waited for
         self.pid, self.started = process.pid, guard.born(process.pid)
         with contextlib.suppress(Refused):
-            self._write()  # by which the next run knows that it is there
+            self._write(True)  # by which the next run knows that it is there
         with contextlib.suppress(OSError, ValueError):
             os.sched_setaffinity(process.pid, self.processors)
             os.setpriority(os.PRIO_PROCESS, process.pid, self.nice)
@@ -309,8 +309,8 @@ def interrupted(instance: str) -> OldServer | None:
         return None
     for name in ("parent", "user", "logs"):
         content[name] = tuple(content[name])
-    old = OldServer(**{**content, "ended": True})
-    if old.boot != guard.boot():
+    old = OldServer(**content)
+    if not old.ended or old.boot != guard.boot():
         old.forget()
         return None
     return None if old._is_there(old.pid, old.started) else old

@@ -176,6 +176,7 @@ class Old:
     def end(self, tell: Callable[[str], None]) -> None:
         tell("ending process 4711")
         assert self.kept and not self.machine.running
+        self.ended = True
         self.machine.step("end")
         self.serves = False
 
@@ -198,6 +199,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     if os.geteuid() != 0:
         monkeypatch.setattr(os, "chown", lambda *_: None)
         monkeypatch.setattr(os, "fchown", lambda *_: None)
+    monkeypatch.setattr(launches, "TAKEN", tmp_path / "taken")
     monkeypatch.setattr(os, "fsync", lambda _: None)  # hundreds of small files
     monkeypatch.setattr(systemd, "read_unit", lambda instance: made.units.get(instance, ""))
     monkeypatch.setattr(systemd, "running_launch", lambda pid: "L" if pid else None)
@@ -676,14 +678,52 @@ def test_what_fails_after_that_is_told_with_what_serves_now(machine: Machine, st
     assert outcome.problem == "no\nServing now: process 4712." and old.serves and machine.units == {}
 
 
-def test_a_way_back_that_fails_is_told_too(machine: Machine) -> None:
+def test_a_way_back_that_fails_is_told_too_and_can_be_tried_again(machine: Machine) -> None:
     machine.faults["again"] = [Refused("it has ended")]
     outcome, old = machine.take("bad")
     assert outcome.problem == (
         "instance 'a' does not serve\nServing now: nothing that was proved; the return to what served before failed "
-        "too: it has ended"
+        f"too: it has ended. What its start needs is kept in {launches.TAKEN}/a.json until this host restarts"
     )
-    assert not old.kept
+    assert old.kept
+    (outcome,) = machine.do(replace(machine.order("bad"), old=old))
+    assert outcome.problem.endswith("Serving now: process 4712.") and old.serves and not old.kept
+
+
+@pytest.mark.parametrize("step", ["disable", "stop", "remove"])
+def test_what_goes_wrong_with_a_failed_launch_does_not_keep_the_old_server_away(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    really, failed = getattr(machine, step), Refused(f"no {step}")
+
+    def fails(instance: str) -> None:
+        if step == "stop":
+            really(instance)
+        raise failed
+
+    monkeypatch.setattr(systemd, step, fails)
+    outcome, old = machine.take("bad")
+    assert outcome.problem == f"instance 'a' does not serve\nno {step}\nServing now: process 4712."
+    assert old.serves and not old.kept and outcome.launch == launch_of(machine.units.get("a", ""))
+
+
+def test_memory_of_a_failed_launch_that_is_not_back_does_not_keep_the_old_server_away(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "MEMORY_BACK", -1)
+    machine.memory = [[GpuProcess(PID, 70000, 3, None)]]
+    outcome, old = machine.take("bad")
+    assert "the driver still counts process" in outcome.problem and outcome.problem.endswith(
+        "\nServing now: process 4712."
+    )
+    assert old.serves and machine.units == {}
+
+
+def test_the_old_server_is_not_started_beside_a_launch_that_does_not_end(machine: Machine) -> None:
+    machine.survives = 9
+    outcome, old = machine.take("bad")
+    assert "can not be ended" in outcome.problem and "Serving now: nothing that was proved" in outcome.problem
+    assert "again" not in machine.steps and old.kept and machine.units
 
 
 def test_a_server_that_an_earlier_run_has_ended_is_what_to_return_to(machine: Machine) -> None:

@@ -170,7 +170,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(systemd, "running_launch", lambda pid: "L0" if pid == PID else None)
     monkeypatch.setattr(processes, "in_cgroup", made.in_cgroup)
     monkeypatch.setattr(release_record, "schema", lambda path: {})
-    monkeypatch.setattr(service, "TAKEN", tmp_path / "taken")
+    for module in (service, launches):
+        monkeypatch.setattr(module, "TAKEN", tmp_path / "taken")
     monkeypatch.setattr(launches, "check", made.check)
     monkeypatch.setattr(launches, "compare", made.compare)
     monkeypatch.setattr(health, "verify", made.verify)
@@ -603,7 +604,7 @@ def test_what_an_earlier_run_has_ended_is_what_the_next_one_returns_to(interrupt
     assert [order.old for order in plan.orders] == [interrupted.old] and plan.notes == []
     (told,) = service.unfinished(["a", "b"])
     assert told.startswith(
-        "instance 'a': an earlier deployment has ended process 99 of user alice and was ended itself"
+        "instance 'a': an earlier deployment has ended process 99 of user alice, which does not serve again"
     )
     assert service.unfinished(["b"]) == []
 
@@ -624,6 +625,11 @@ def test_a_launch_that_is_in_its_place_already_is_proved_or_gives_way(interrupte
     serves = verdict is not LOADING
     assert [(order.prepare, order.old) for order in plan.orders] == ([] if serves else [(None, interrupted.old)])
     assert interrupted.old.forgotten == serves
+
+
+def test_a_proof_by_anybody_makes_the_launch_what_to_return_to(interrupted: Machine) -> None:
+    launches.keep_verdict(interrupted.host.state, "a", "L1", {})
+    assert not (launches.TAKEN / "a.json").exists()
 
 
 def test_who_stops_an_instance_does_not_want_it_back(interrupted: Machine) -> None:

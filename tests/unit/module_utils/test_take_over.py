@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, guard, protocol, sockets, take_over
+from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, guard, sockets, take_over
+from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils.gpu import GpuProcess
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
@@ -37,7 +38,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (protocol, take_over):
+    for module in (launches, take_over):
         monkeypatch.setattr(module, "TAKEN", tmp_path / "run/taken")
     monkeypatch.setattr(gpu, "processes", lambda: [])
     monkeypatch.setattr(systemd, "into_scope", lambda *_: None)
@@ -219,7 +220,7 @@ def test_what_was_not_ended_is_not_started_twice(hand: Hand) -> None:
         old.keep()
         assert old.again(hand.tell) == f"{old.label}, which was left as it is"
         assert [one.pid for one in sockets.listeners(hand.port)] == [pid]
-        old.touched = True
+        old.ended = True
         with pytest.raises(Refused, match="can not be ended, so that it can not be started again"):
             old.again(hand.tell)
         old.forget()
@@ -377,7 +378,7 @@ def test_the_next_run_knows_of_one_that_was_ended(hand: Hand, tmp_path: Path) ->
     with hand.runs() as pid:
         before, old = facts(pid), hand.at()
         old.keep()
-        assert interrupted("a") is None, "it still serves"
+        assert interrupted("a") is None and not list((tmp_path / "run/taken").iterdir()), "it was not ended"
         old.end(hand.tell)
         again = interrupted("a")
         assert again and again.ended and interrupted("b") is None

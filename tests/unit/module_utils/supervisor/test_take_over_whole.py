@@ -22,7 +22,6 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import (
     gpu,
     guard,
     processes,
-    protocol,
     runs,
     sockets,
     take_over,
@@ -115,7 +114,7 @@ def machine(venv: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     monkeypatch.setattr(processes, "groups", made.supervisor)
     monkeypatch.setattr(runs, "RUNS", folder / "runs")
     monkeypatch.setattr(launches, "LOCK", folder / "lock")
-    for module in (protocol, take_over):
+    for module in (launches, take_over):
         monkeypatch.setattr(module, "TAKEN", folder / "runs/taken")
     how = {"python": PYTHON, "environment": {}, "release": "", "start_hook": "", "control": ""}
     made.supervisor.set_up(how, True)
