@@ -24,7 +24,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -55,6 +55,18 @@ ANSWERS = 3600  # s that the old command has to load
 LOOK = 1  # s between two looks
 WAIT = 5  # s for an answer
 UNIT_STATES = ("enabled", "disabled")
+TOGETHER = (
+    "RequiredBy",
+    "RequisiteOf",
+    "BoundBy",
+    "ConsistsOf",
+    "WantedBy",
+    "UpheldBy",
+)  # what stops or starts with it
+# options whose value is read at the start
+READ = re.compile(
+    "--(?:model(?:-path)?|(?:tokenizer|.*-model|lora)-paths?|config|chat-template|ssl-(?:.*file|ca-certs))"
+)
 LIMITS = [getattr(resource, name) for name in sorted(dir(resource)) if name.startswith("RLIMIT_")]
 
 
@@ -292,7 +304,7 @@ def server_at(instance: str, port: int, drain: int) -> OldServer | None:
                 return None
             since = "" if one.age is None else f", for {duration(one.age)}"
             label += f" (an SGLang server, started by: {found.origin}{since})"
-            why = _obstacle(found)
+            why = _obstacle(found, port)
             if not why:
                 return _old(found, instance, port, drain, label)
         except OSError as error:
@@ -320,13 +332,16 @@ def _record(instance: str) -> Path:
     return TAKEN / f"{instance}.json"
 
 
-def _obstacle(found: FoundProcess) -> str:
+def _obstacle(found: FoundProcess, port: int) -> str:
     """Return why a server can not be ended so that it can be started again, with the next step, or ''."""
     if found.container or found.own_network:
         return f"it is not of this host alone: {ending(found)}" if not found.container else ending(found)
     status = (PROC / str(found.pid) / "status").read_text(errors="replace")
     if any(len(set(ids.split())) > 1 for ids in re.findall(r"^[UG]id:\t(.*)$", status, re.MULTILINE)):
         return "it has the rights of several users: end it"
+    why = _obstacle_of_command(found, port)
+    if why:
+        return why
     if found.origin.startswith("unit "):
         return _obstacle_of_unit(found)
     if RESTARTS.match(found.origin):
@@ -342,6 +357,42 @@ def _obstacle(found: FoundProcess) -> str:
     return ""
 
 
+def _obstacle_of_command(found: FoundProcess, port: int) -> str:
+    options = list(_options(found.command.words))
+    for name, value in options:
+        if len(name) > 3 and "--nnodes".startswith(name) and value != "1":
+            return f"it is one of {value} nodes, and the others would end with it: end all of them"
+        path = value.rpartition("=")[2] if name.startswith("--lora") else value
+        if READ.fullmatch(name) and path.startswith("/") and _is_missing(f"{PROC}/{found.pid}/root{path}"):
+            return f"its {name} {path} is not there any more, so that it can not be started again: {ending(found)}"
+    ports = [value for name, value in options if len(name) > 3 and "--port".startswith(name)]
+    own = ports[-1] if ports else "30000"
+    if own != str(port) and (ports or not any(name == "--config" for name, _value in options)):
+        return f"it listens there beside its own port {own}: choose another port"
+    return ""
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each value in a command line with the option that it is of."""
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name, equals, word = word.partition("=")
+            if not equals:
+                continue
+        yield name, word
+
+
+def _is_missing(path: str) -> bool:
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, ValueError):  # not for root, say
+        pass
+    return False
+
+
 def _obstacle_of_unit(found: FoundProcess) -> str:
     unit = found.origin[len("unit ") :]
     if not systemd.is_here():
@@ -351,7 +402,10 @@ def _obstacle_of_unit(found: FoundProcess) -> str:
         return f"it is not the main process of {unit}, which may run other things: {ending(found)}"
     if shown["UnitFileState"] not in UNIT_STATES or shown["Transient"] == "yes":
         return f"{unit} may not be there any more when it was stopped: {ending(found)}"
-    return f"{shown['TriggeredBy']} starts {unit} again: {ending(found)}" if shown["TriggeredBy"] else ""
+    if shown["TriggeredBy"]:
+        return f"{shown['TriggeredBy']} starts {unit} again: {ending(found)}"
+    others = [one for name in TOGETHER for one in shown[name].split() if not one.endswith(".target")]
+    return f"{others[0]} is stopped or started together with {unit}: {ending(found)}" if others else ""
 
 
 def _old(found: FoundProcess, instance: str, port: int, drain: int, label: str) -> OldServer:
@@ -422,7 +476,7 @@ def _as(uid: int, gid: int, groups: list[int]) -> Iterator[None]:
 
 
 def _shown(unit: str) -> dict[str, str]:
-    names = ("MainPID", "UnitFileState", "Transient", "TriggeredBy")
+    names = ("MainPID", "UnitFileState", "Transient", "TriggeredBy", *TOGETHER)
     shown = dict(
         line.partition("=")[::2] for line in _systemctl("show", unit, f"--property={','.join(names)}").split("\n")
     )

@@ -314,6 +314,39 @@ def test_what_could_not_be_started_again_is_not_ended(hand: Hand) -> None:
         assert guard.born(pid)
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (
+            ["--model-path", "/gone/m"],
+            "its --model-path /gone/m is not there any more, so that it can not be started again",
+        ),
+        (["--lora-paths", "x=/", "y=/gone/l"], "its --lora-paths /gone/l is not there any more"),
+        (["--chat-template=/gone/t"], "its --chat-template /gone/t is not there any more"),
+        (["--nnodes", "2", "--node-rank", "0"], "it is one of 2 nodes, and the others would end with it"),
+        (["--nnodes=1", "--dist-init-addr", "127.0.0.1:5000", "--ssl-keyfile-password", "/geheim"], ""),
+        (["--model-path", "/", "--served-model-name", "/gone/m", "--tokenizer-path", "org/name"], ""),
+    ],
+)
+def test_a_command_that_would_fail_is_not_ended(hand: Hand, words: list[str], why: str) -> None:
+    hand.words += words
+    with hand.runs() as pid:
+        if why:
+            assert why in refused("a", hand.port)
+        else:
+            assert hand.at().pid == pid
+
+
+def test_a_server_that_holds_the_port_beside_its_own_is_not_ended(hand: Hand) -> None:
+    hand.words += ["--port", str(free_port())]  # the last one counts; the small server takes the first
+    with hand.runs():
+        told = refused("a", hand.port)
+        assert told.endswith(f"it listens there beside its own port {hand.words[-1]}: choose another port")
+    hand.words[-1] = str(hand.port)
+    with hand.runs() as pid:
+        assert hand.at().pid == pid
+
+
 def test_whom_its_caller_may_start_again_is_not_ended(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     real = take_over.found_process
 
@@ -522,6 +555,10 @@ def test_a_unit_is_stopped_and_started_by_its_own_means(hand: Hand, unit: System
         ({"UnitFileState": "generated"}, "llm.service may not be there any more when it was stopped: stop unit"),
         ({"Transient": "yes"}, "llm.service may not be there any more when it was stopped: stop unit"),
         ({"TriggeredBy": "llm.socket"}, "llm.socket starts llm.service again: stop unit llm.service"),
+        (
+            {"BoundBy": "multi-user.target proxy.service"},
+            "proxy.service is stopped or started together with llm.service: ",
+        ),
         ({"MainPID": "1"}, "it is not the main process of llm.service, which may run other things: stop unit"),
     ],
 )
@@ -531,3 +568,11 @@ def test_a_unit_that_may_not_come_back(hand: Hand, unit: Systemd, shown: dict[st
         unit.pid = 1
     assert why in refused("a", hand.port)
     assert unit.calls == []
+
+
+@pytest.mark.parametrize("name", ["RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "WantedBy"])
+def test_a_unit_that_others_go_with(hand: Hand, unit: Systemd, name: str) -> None:
+    unit.shown[name] = "multi-user.target"
+    assert hand.at()
+    unit.shown[name] += " proxy.service"
+    assert "proxy.service is stopped or started together with llm.service: stop unit" in refused("a", hand.port)
