@@ -48,6 +48,9 @@ class Old(Protocol):
     def again(self, tell: Callable[[str], None]) -> str:
         """Start it as it was, prove that it answers, and return what serves then."""
 
+    def rival(self) -> str:
+        """Return what has started it again beside the instance, '' for nothing."""
+
     def forget(self) -> None:
         """Remove what was kept."""
 
@@ -181,7 +184,10 @@ class _Launch:
                 elif not self._return_to(self.old, launch) and self.old.ended:
                     return self.outcome
             if self.old:
+                rival = self.old.rival() if self.outcome.serving else ""
                 self.old.forget()
+                if rival:
+                    self.outcome.problem = f"Serving now: launch {launch}, which was proved, but {rival}."
         except Exception as error:  # the other instances' outcomes are not to be lost
             self.outcome.problem += f"\n{_told(error)}"
         return self.outcome

@@ -81,7 +81,6 @@ class OldServer:
     boot: str
     pid: int
     started: str  # ticks since the boot
-    parent: tuple[int, str]  # its parent and when that was started
     family: dict[str, str]  # pid -> when it was started, of all that it has started and itself
     unit: str  # of systemd; '' for a process that no unit runs
     enabled: bool  # the unit, at boot
@@ -140,11 +139,9 @@ class OldServer:
             self._stop_unit()
         self._terminate()
         gone(self.label, self._alive(), ours | {int(pid) for pid in self.family})
-        again = self._successor()
-        if again:
-            raise Refused(
-                f"{self.label} was started again by its parent, as process {again}: end process {self.parent[0]}"
-            )
+        rival = self.rival()
+        if rival:
+            raise Refused(f"{self.label} was ended, but {rival}")
         held = sockets.listeners(self.port)
         if held:
             raise Refused(f"{self.label} has ended, but its port {self.port} is held by {held[0].label}: end that")
@@ -164,6 +161,17 @@ class OldServer:
         self._prove(pid)
         what = f"{self.unit}, as process {pid}" if self.unit else f"by its old command, as process {pid}"
         return f"what served before, {what}, which answers on port {self.port}"
+
+    def rival(self) -> str:
+        """Return what has started it again beside the instance, and the next step; '' for nothing."""
+        again = self._successor()
+        if not again:
+            return ""
+        below = processes.parent_of(again)
+        return (
+            f"something, below process {below}, has started the old command again, as process {again}: end what does "
+            "that, then that process"
+        )
 
     def _write(self, ended: bool) -> None:
         write_whole(_record(self.instance), json.dumps({**asdict(self), "ended": ended}), 0o600)
@@ -210,12 +218,12 @@ class OldServer:
             _systemctl("disable", self.unit)
 
     def _successor(self) -> int:
-        """Return the process by which its own parent has started it again, 0 if there is none."""
-        if not self._is_there(*self.parent):
-            return 0
+        """Return the process by which somebody else has started it again, 0 if there is none."""
         command = b"\0".join(map(os.fsencode, self.argv)).decode(errors="replace").split("\0")
         same = [one.pid for one in processes.servers() if processes.command_of(one.pid) == command]
-        return next((pid for pid in same if processes.parent_of(pid) == self.parent[0] and pid != self.pid), 0)
+        later = [pid for pid in same if int(guard.born(pid) or 0) > int(self.started) and str(pid) not in self.family]
+        here = PROC / "self/ns/net"  # elsewhere the same command is another server
+        return next((pid for pid in later if _is_same(PROC / str(pid) / "ns/net", here)), 0)
 
     # starting again
 
@@ -319,7 +327,7 @@ def interrupted(instance: str) -> OldServer | None:
         content = json.loads(_record(instance).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    for name in ("parent", "user", "logs"):
+    for name in ("user", "logs"):
         content[name] = tuple(content[name])
     old = OldServer(**content)
     if not old.ended or old.boot != guard.boot():
@@ -383,6 +391,13 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield name, word
 
 
+def _is_same(path: Path, other: Path) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except OSError:  # it has ended
+        return False
+
+
 def _is_missing(path: str) -> bool:
     try:
         os.stat(path)
@@ -419,10 +434,8 @@ def _old(found: FoundProcess, instance: str, port: int, drain: int, label: str) 
     status = (folder / "status").read_text(errors="replace")
     umask = re.search(r"^Umask:\t(\d+)$", status, re.MULTILINE)
     unit = found.origin[len("unit ") :] if found.origin.startswith("unit ") else ""
-    parent = processes.parent_of(pid)
     old = OldServer(
         instance=instance, port=port, drain=drain, label=label, boot=guard.boot(), pid=pid, started=str(found.started),
-        parent=(parent, guard.born(parent)) if parent > 1 else (0, "none"),
         family={str(one): guard.born(one) for one in found.family if guard.born(one)},
         unit=unit, enabled=bool(unit) and _shown(unit)["UnitFileState"] == "enabled",
         program=os.readlink(folder / "exe"), argv=list(map(os.fsdecode, argv)), environment=environment,

@@ -167,7 +167,7 @@ class Old:
 
     def __init__(self, machine: Machine, ended: bool = False) -> None:
         self.machine, self.ended, self.serves, self.kept = machine, ended, not ended, False
-        self.pids = (4711,)
+        self.pids, self.rivals = (4711,), ""
 
     def keep(self) -> None:
         self.machine.step("keep")
@@ -185,6 +185,9 @@ class Old:
         self.machine.step("again")
         self.serves = True
         return "process 4712"
+
+    def rival(self) -> str:
+        return self.rivals
 
     def forget(self) -> None:
         self.machine.step("forget")
@@ -651,6 +654,14 @@ def test_a_server_gives_way_when_all_is_written_down_and_is_forgotten_when_the_l
         "keep", "prepare a", "install a", "end", "start a", "verify a", "keep_verdict a", "forget",
     ]  # fmt: skip
     assert machine.told[0] == ("a", "ending process 4711", None) and not old.serves
+
+
+def test_what_starts_the_old_server_again_beside_a_launch_that_serves_is_told(machine: Machine) -> None:
+    old = Old(machine)
+    old.rivals = "something has started it again"
+    (outcome,) = machine.do(replace(machine.order(), old=old))
+    told = f"Serving now: launch {outcome.launch}, which was proved, but something has started it again."
+    assert (outcome.serving, outcome.problem) == (outcome.launch, told) and machine.serves() and not old.kept
 
 
 def test_a_launch_that_fails_gives_way_to_the_server_that_was_there(machine: Machine) -> None:

@@ -376,7 +376,9 @@ def test_a_shell_that_starts_it_again_and_again(hand: Hand) -> None:
     with hand.runs("setsid", "--fork", "sh", "-c", loop, "sh") as pid:
         old = hand.at()
         old.keep()
-        with pytest.raises(Refused, match=r"was started again by its parent, as process \d+: end process \d+"):
+        with pytest.raises(
+            Refused, match=r"something, below process \d+, has started the old command again, as process \d+: end"
+        ):
             for _ in range(5):  # it may not have begun yet
                 old.end(hand.tell)
                 old.ended = True
@@ -384,6 +386,22 @@ def test_a_shell_that_starts_it_again_and_again(hand: Hand) -> None:
         (second,) = sockets.listeners(hand.port)
         assert f"as process {second.pid}, which answers" in old.again(hand.tell)
         assert [one.pid for one in sockets.listeners(hand.port)] == [second.pid] != [pid]
+        old.forget()
+
+
+def test_a_loop_with_a_pause_around_a_wrapper(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = 'while [ ! -e stop ]; do sh -c \'"$@"; sleep 2\' sh "$@" </dev/null; done'
+    with hand.runs("setsid", "--fork", "sh", "-c", loop, "sh"):
+        old = hand.at()
+        old.keep()
+        old.end(hand.tell)
+        assert old.rival() == "", "it pauses"
+        until(lambda: sockets.listeners(hand.port))
+        (second,) = sockets.listeners(hand.port)
+        assert f"has started the old command again, as process {second.pid}: end what does that" in old.rival()
+        assert f"as process {second.pid}, which answers" in old.again(hand.tell)
+        monkeypatch.setattr(take_over, "_is_same", lambda *_: False)
+        assert old.rival() == "", "the same command in another network is another server"
         old.forget()
 
 
