@@ -174,7 +174,7 @@ class _Launch:
         """Wait for the verdict, and where it is bad return to the last good launch."""
         try:
             launch = self.outcome.launch or ""
-            if not self.outcome.problem:
+            if launch and not self.outcome.problem:
                 self._verify(launch)
             if not self.replaced:
                 self.outcome.problem += "\nNothing was stopped."
@@ -249,7 +249,7 @@ class _Launch:
                 )
             self.outcome.problem += f"\nServing now: nothing that was proved; {why}"
             return False
-        self.outcome.problem += f"\nServing now: {serving}."
+        self.outcome.problem = f"{self.outcome.problem}\nServing now: {serving}.".lstrip()
         return True
 
     def _clear(self) -> None:

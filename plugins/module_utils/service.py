@@ -12,7 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import docker_gpus, gpu, health, release_record
+from ansible_collections.gpuops.sglang.plugins.module_utils import (
+    docker_gpus,
+    gpu,
+    health,
+    release_record,
+    sockets,
+)
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, writing_below
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import NAME
@@ -140,6 +146,25 @@ def unfinished(names: Sequence[str]) -> list[str]:
     ]
 
 
+def returning(names: Sequence[str], refused: Refused) -> Plan:
+    """Return the plan by which servers that an earlier run has ended serve again, since `refused` keeps the instances
+    from that; raises `refused` where there is nothing to return to.
+    """
+    plan = Plan(problems=[str(refused)])
+    for name in names:
+        if not (TAKEN / f"{name}.json").exists():
+            continue
+        from ansible_collections.gpuops.sglang.plugins.module_utils.take_over import interrupted
+
+        old, unit = interrupted(name), supervisor().read_unit(name)
+        if old and not (unit and supervisor().identity(name).main_pid) and not sockets.listeners(old.port):
+            plan.orders.append(Order(name, old=old))
+            plan.instances.append({"name": name, "launch": launch_of(unit), "reasons": [f"{old.label} comes back"]})
+    if not plan.orders:
+        raise refused
+    return plan
+
+
 def _look(name: str, asked: Asked, plan: Plan, reasons: list[str], old: Old | None) -> None:
     """Prove that an instance serves whose service is as asked; follow it while it loads, replace it when it hangs."""
     state, launch = asked.host.state, launch_of(supervisor().read_unit(name)) or ""
@@ -246,6 +271,8 @@ def stopped(names: Sequence[str], state: Path, change: bool, remove: bool = Fals
             identity = supervisor().identity(name)
             reasons += [f"service is {identity.active} ({identity.sub})"] if identity.active != "inactive" else []
             reasons += ["it is started at boot"] if identity.enabled else []
+        if (TAKEN / f"{name}.json").exists():
+            reasons.append("it would return to a server that was started by hand")
         if remove and (launch is not None or (state / name).exists()):
             reasons.append("it is installed")
         if change:

@@ -323,7 +323,12 @@ def _change(module: SecretiveModule) -> dict:
         how = service.Asked(host, **{name: asked[name] for name in taken}, restart=restart, change=change)
         for sentence in service.unfinished(names):
             module.warn(sentence)
-        plan = service.started([launch.instance_of(entry) for entry in asked["instances"]], how)
+        try:
+            plan = service.started([launch.instance_of(entry) for entry in asked["instances"]], how)
+        except Refused as refused:
+            if not change:
+                raise
+            plan = service.returning(names, refused)
         unlisted = sorted(set(supervisor().installed_instances()) - set(names))
     if any(order.prepare for order in plan.orders):
         docker_gpus.refuse_reload(asked["reload_beside_docker"])

@@ -757,6 +757,13 @@ def test_a_launch_that_is_followed_returns_to_it_too(machine: Machine) -> None:
     assert old.serves and machine.units == {}
 
 
+def test_the_old_server_comes_back_where_nothing_is_to_be_launched(machine: Machine) -> None:
+    old = Old(machine, ended=True)
+    (outcome,) = machine.do(Order("a", old=old))
+    assert outcome.problem == "Serving now: process 4712." and old.serves and not old.kept
+    assert "verify a" not in machine.steps
+
+
 def test_an_instance_that_was_not_touched_keeps_what_it_would_replace(machine: Machine) -> None:
     old = Old(machine)
     bad, good = machine.order("bad", "a", (0,)), replace(machine.order("good", "b", (0,)), old=old)

@@ -524,7 +524,7 @@ def test_a_driver_that_tells_of_no_process_does_not_blame_ones_own_server(
 class Old:
     """A server that somebody has started by hand and that holds a GPU."""
 
-    label, pids, ended = "process 99 of user alice", frozenset({99}), False
+    label, pids, ended, port = "process 99 of user alice", frozenset({99}), False, 30000
     forgotten = False
 
     def forget(self) -> None:
@@ -627,13 +627,31 @@ def test_a_launch_that_is_in_its_place_already_is_proved_or_gives_way(interrupte
     assert interrupted.old.forgotten == serves
 
 
+def test_it_comes_back_where_its_instance_is_refused(interrupted: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = Refused("'tp_sise' is no option")
+    listening: list[int] = []
+    monkeypatch.setattr(sockets, "listeners", lambda port: listening if port == 30000 else [])
+    plan = service.returning(["a", "b"], refused)
+    assert [(one.instance, one.prepare, one.old) for one in plan.orders] == [("a", None, interrupted.old)]
+    assert plan.problems == [str(refused)]
+    assert plan.instances == [{"name": "a", "launch": "L1", "reasons": ["process 99 of user alice comes back"]}]
+    listening.append(1)
+    with pytest.raises(Refused, match="tp_sise"):  # somebody else has its port
+        service.returning(["a", "b"], refused)
+    listening.clear()
+    interrupted.active["a"] = "active"
+    with pytest.raises(Refused, match="tp_sise"):  # what came in its place may serve
+        service.returning(["a", "b"], refused)
+
+
 def test_a_proof_by_anybody_makes_the_launch_what_to_return_to(interrupted: Machine) -> None:
     launches.keep_verdict(interrupted.host.state, "a", "L1", {})
     assert not (launches.TAKEN / "a.json").exists()
 
 
 def test_who_stops_an_instance_does_not_want_it_back(interrupted: Machine) -> None:
-    service.stopped(["a"], interrupted.host.state, False)
+    (done,) = service.stopped(["a"], interrupted.host.state, False)
+    assert "it would return to a server that was started by hand" in done["reasons"]
     assert (service.TAKEN / "a.json").exists()
     service.stopped(["a"], interrupted.host.state, True)
     assert not (service.TAKEN / "a.json").exists()

@@ -178,6 +178,23 @@ def test_the_place_of_a_server_is_taken_where_that_is_asked(machine: Machine, mo
     assert machine.ask()["warnings"] == ["an earlier deployment of a, b"]
 
 
+def test_what_an_earlier_deployment_has_ended_comes_back_where_this_one_is_refused(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back = service.Plan(problems=["no"], orders=[Order("a")])
+
+    def returning(names: list[str], why: Refused) -> service.Plan:
+        assert (names, str(why)) == (["a", "b"], "'tp_sise' is no option")
+        machine.raises = None
+        return back
+
+    monkeypatch.setattr(service, "returning", returning)
+    machine.raises = Refused("'tp_sise' is no option")
+    assert "run" not in machine.ask(_ansible_check_mode=True), "nothing is started for a check"
+    result = machine.ask()
+    assert (result["run"], result["problems"], result["started"]) == ("r1", ["no"], [])
+
+
 def test_what_is_to_be_known_is_a_warning_and_no_problem(machine: Machine) -> None:
     machine.plan.notes, machine.plan.problems = ["'a' has too much to do"], []
     result = machine.ask()
