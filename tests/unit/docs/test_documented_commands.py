@@ -27,13 +27,19 @@ COMMANDS = commands()
 # form of a command -> tests that run it, each as FILE::NAME and the words that the file must have, else its playbook
 RUN_BY: dict[str, list[dict[str, str]]] = load(Path(__file__).with_name("run_by.yml"))
 OWN_INVENTORY = "inventories/mine"  # in the documentation; the example stands for it here
+LAB_PAGES = {"docs/lab.md", "docs/tutorial.md"}  # whose inventory ansible.cfg of the checkout names
 PROGRAMS = {".", "cat", "cp", "curl", "export", "git", "mkdir", "podman", "pveum", "sed"}  # not ours, nor Ansible's
 QWEN = ROOT / "tests/unit/fixtures/memory/qwen3-8b.json"
 
 
 def run(*words: str | Path, cwd: Path = ROOT) -> str:
     """Run a command of this environment in the checkout's configuration; it must succeed."""
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
+    environment = {
+        **os.environ,
+        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+        "ANSIBLE_INVENTORY": str(ROOT / "inventories/example"),
+        "ANSIBLE_NOCOLOR": "1",
+    }
     argv = [str(Path(sys.executable).with_name(str(words[0]))), *map(str, words[1:])]
     done = subprocess.run(argv, cwd=cwd, env=environment, input="planted", capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{shlex.join(argv)}\n{done.stdout}{done.stderr}"
@@ -89,6 +95,26 @@ def test_a_playbook_is_run_with_what_it_knows(command: Command, names: set[str])
     assert sorted(command.extra.keys() - extra_variables()) == []
     assert {limit for limits in command.values("-l") for limit in re.split("[:,!&]+", limits)} <= names
     assert set(command.values("-i")) <= {OWN_INVENTORY, "inventories/example", "inventories/lab"}
+
+
+def is_for_the_controller(command: Command) -> bool:
+    """Tell whether a command reaches no host of an inventory."""
+    if command.words[0] == "ansible":
+        return command.words[1] == "localhost"
+    plays = [play for word in command.words if word.endswith(".yml") for play in load(ROOT / word)]
+    return bool(plays) and all(play.get("hosts") == "localhost" for play in plays)
+
+
+@pytest.mark.parametrize("page", sorted({command.page for command in COMMANDS} - LAB_PAGES))
+def test_no_command_for_a_readers_hosts_reaches_the_lab(page: str) -> None:
+    exported, wrong = False, []
+    for command in COMMANDS:
+        if command.page == page:
+            exported = exported or command.words[:2] == ("export", f"ANSIBLE_INVENTORY={OWN_INVENTORY}")
+            meant = exported or command.values("-i") == [OWN_INVENTORY]
+            if command.words[0] in ("ansible", "ansible-inventory", "ansible-playbook") and not meant:
+                wrong += [] if is_for_the_controller(command) else [str(command)]
+    assert wrong == [], f"name the inventory: -i, or export ANSIBLE_INVENTORY={OWN_INVENTORY} before it on the page"
 
 
 def test_the_playbooks_and_extra_variables_pass_a_syntax_check() -> None:
