@@ -45,7 +45,7 @@ def odd(standin: Host) -> Iterator[Host]:
     standin.check_output("printf '%%s\\n' %s | chpasswd", f"odd:{PASSWORD}")
     standin.check_output("printf '%%s\\n' %s >/home/odd/.bashrc", TALK)
     standin.check_output("printf %%s %s >/srv/odd-sshd", SSHD)
-    standin.check_output("printf '%%s\\n' 'Use is logged. {{ }}' >/srv/odd-banner")
+    standin.check_output("printf '%s\\n' 'Use is logged. {{ }}' >/srv/odd-banner")
     standin.check_output("install -d -o odd -m 700 /home/odd/.ssh")
     standin.check_output("install -o odd -m 600 /root/.ssh/authorized_keys /home/odd/.ssh/")
     standin.check_output("/usr/sbin/sshd -f /srv/odd-sshd")
@@ -76,7 +76,7 @@ def through(odd: Host, tmp_path: Path) -> Callable[..., Run]:
 
 
 def test_a_password_a_jump_host_no_sftp_and_sudo_that_asks(odd: Host, through: Callable[..., Run]) -> None:
-    odd.check_output("printf '%%s\\n' 'odd ALL=(ALL) ALL' 'Defaults:odd requiretty' >/etc/sudoers.d/odd")
+    odd.check_output("printf '%s\\n' 'odd ALL=(ALL) ALL' 'Defaults:odd requiretty' >/etc/sudoers.d/odd")
     asks = {"ansible_password": PASSWORD, "ansible_become_password": PASSWORD, "ansible_pipelining": False}
     run = through("ProxyJump kpro5", "PubkeyAuthentication no", extra=with_limit(4), **asks)
     assert run.status == 0 and run.count("rental", "changed"), run
@@ -85,7 +85,7 @@ def test_a_password_a_jump_host_no_sftp_and_sudo_that_asks(odd: Host, through: C
 
 
 def test_a_key_and_sudo_that_does_not_ask(odd: Host, through: Callable[..., Run]) -> None:
-    odd.check_output("printf '%%s\\n' 'odd ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/odd")
+    odd.check_output("printf '%s\\n' 'odd ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/odd")
     run = through(extra=with_limit(5))
     assert run.status == 0 and run.count("rental", "changed"), run
     again = through(extra=with_limit(5))
