@@ -434,12 +434,14 @@ def test_an_operator_returns_to_a_named_launch(standin: Host) -> None:
     first = record(standin).get("again") or launch(standin)
     changed = asked(args={**INSTANCE["args"], "max_running_requests": 4})
     assert deploy("-l", here.name, extra=changed).status == 0
+    between = launch(standin)
     named = {**asked(), "sglang_server_rollback_launch": first}
     assert deploy("-l", here.name, playbook="playbooks/rollback.yml", extra=named).status == 0
     assert record(standin)["again"] == first
     now = launch(standin)
     next_start(standin, FAULT="dies_loading")
-    failed = deploy("-l", here.name, playbook="playbooks/rollback.yml", extra=asked())
+    named["sglang_server_rollback_launch"] = between
+    failed = deploy("-l", here.name, playbook="playbooks/rollback.yml", extra=named)
     assert failed.status != 0 and f"Serving now: what launch {now} was" in failed.output, failed
     named["sglang_server_rollback_launch"] = "20200101T000000Z-000000"
     wrong = deploy("-l", here.name, playbook="playbooks/rollback.yml", extra=named)
