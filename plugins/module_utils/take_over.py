@@ -149,16 +149,18 @@ class OldServer:
     def again(self, tell: Callable[[str], None]) -> str:
         """Start it as it was started, prove that it answers, and return what serves then; raises Refused."""
         if self._is_there(self.pid, self.started):
-            if self.ended:
-                raise Refused(f"{self.label} can not be ended, so that it can not be started again")
-            return f"{self.label}, which was left as it is"
+            if not self.ended:
+                return f"{self.label}, which was left as it is"
+            if sockets.listeners(self.port):
+                return f"{self.label}, which could not be ended and listens on its port"
+            raise Refused(f"{self.label} can not be ended, so that it can not be started again")
         if not self.ended:
             raise Refused(f"{self.label} has ended by itself")
         pid = self._successor()
         if not pid:
             pid = self._start_unit() if self.unit else self._start()
         tell(f"waiting for what served before, process {pid}")
-        self._prove(pid)
+        pid = self._prove(pid)
         what = f"{self.unit}, as process {pid}" if self.unit else f"by its old command, as process {pid}"
         return f"what served before, {what}, which answers on port {self.port}"
 
@@ -183,7 +185,7 @@ class OldServer:
             raise Refused(f"{self.label} has ended meanwhile: look at what runs now, then deploy again")
 
     def _is_there(self, pid: int, started: str) -> bool:
-        return self.boot == guard.boot() and guard.born(pid) == started
+        return bool(started) and self.boot == guard.boot() and guard.born(pid) == started
 
     def _alive(self) -> list[int]:
         return [int(pid) for pid, started in self.family.items() if self._is_there(int(pid), started)]
@@ -221,7 +223,9 @@ class OldServer:
         """Return the process by which somebody else has started it again, 0 if there is none."""
         command = b"\0".join(map(os.fsencode, self.argv)).decode(errors="replace").split("\0")
         same = [one.pid for one in processes.servers() if processes.command_of(one.pid) == command]
-        later = [pid for pid in same if int(guard.born(pid) or 0) > int(self.started) and str(pid) not in self.family]
+        later = [
+            pid for pid in same if int(guard.born(pid) or 0) > int(self.started or 0) and str(pid) not in self.family
+        ]
         here = PROC / "self/ns/net"  # elsewhere the same command is another server
         return next((pid for pid in later if _is_same(PROC / str(pid) / "ns/net", here)), 0)
 
@@ -255,27 +259,37 @@ class OldServer:
         if self.enabled:
             _systemctl("enable", self.unit)
         _systemctl("start", "--no-block", self.unit)
-        end = time.monotonic() + WAIT
-        while time.monotonic() < end:
-            pid = int(_shown(self.unit)["MainPID"] or 0)
+        return self._main_pid()
+
+    def _main_pid(self) -> int:
+        """Return the main process of the unit when it is there; a unit may have something to do before."""
+        began = time.monotonic()
+        while time.monotonic() < began + ANSWERS:
+            shown = _shown(self.unit)
+            pid = int(shown["MainPID"] or 0)
             if pid:
                 return pid
+            if shown["ActiveState"] in guard.FINAL and time.monotonic() > began + WAIT:
+                break
             time.sleep(guard.PAUSE)
         raise Refused(f"{self.unit} does not start again: see journalctl -u {self.unit}")
 
-    def _prove(self, pid: int) -> None:
-        """Return when it listens on its port, and tells of its health there if it did before; raises Refused."""
+    def _prove(self, pid: int) -> int:
+        """Return who listens on its port, and tells of its health there if that was so before; raises Refused."""
         log = f"journalctl -u {self.unit}" if self.unit else f"its log {self.logs[0]}"
         started = guard.born(pid)
         end = time.monotonic() + ANSWERS
         while time.monotonic() < end:
             if not started or guard.born(pid) != started:
-                raise Refused(f"the old command, started again as process {pid}, has ended: see {log}")
+                if not self.unit:
+                    raise Refused(f"the old command, started again as process {pid}, has ended: see {log}")
+                pid = self._main_pid()  # its unit may start it again
+                started = guard.born(pid)
             family = processes.with_descendants(pid)
             if any(one.pid in family for one in sockets.listeners(self.port)) and (
                 not self.health or _is_well(self.health)
             ):
-                return
+                return pid
             time.sleep(LOOK)
         raise Refused(f"the old command, started again as process {pid}, does not answer within {ANSWERS} s: see {log}")
 
@@ -489,7 +503,7 @@ def _as(uid: int, gid: int, groups: list[int]) -> Iterator[None]:
 
 
 def _shown(unit: str) -> dict[str, str]:
-    names = ("MainPID", "UnitFileState", "Transient", "TriggeredBy", *TOGETHER)
+    names = ("MainPID", "ActiveState", "UnitFileState", "Transient", "TriggeredBy", *TOGETHER)
     shown = dict(
         line.partition("=")[::2] for line in _systemctl("show", unit, f"--property={','.join(names)}").split("\n")
     )

@@ -221,6 +221,8 @@ def test_what_was_not_ended_is_not_started_twice(hand: Hand) -> None:
         assert old.again(hand.tell) == f"{old.label}, which was left as it is"
         assert [one.pid for one in sockets.listeners(hand.port)] == [pid]
         old.ended = True
+        assert old.again(hand.tell) == f"{old.label}, which could not be ended and listens on its port"
+        old.port = free_port()
         with pytest.raises(Refused, match="can not be ended, so that it can not be started again"):
             old.again(hand.tell)
         old.forget()
@@ -516,10 +518,13 @@ class Systemd:
         self.hand, self.pid, self.calls = hand, pid, []
         self.shown = {"UnitFileState": "enabled", "Transient": "no", "TriggeredBy": ""}
         self.hangs = False
+        self.states: list[tuple[str, int | None]] = []  # ActiveState, and main process if it is another
 
     def __call__(self, *words: str, timeout: float | None = None) -> str:
         if words[0] == "show":
-            return "".join(f"{name}={value}\n" for name, value in {**self.shown, "MainPID": self.pid}.items())
+            state, pid = self.states.pop(0) if self.states else ("active", None)
+            shown = {**self.shown, "ActiveState": state, "MainPID": self.pid if pid is None else pid}
+            return "".join(f"{name}={value}\n" for name, value in shown.items())
         self.calls.append(" ".join(words))
         if words[0] == "stop" and self.hangs:
             assert timeout
@@ -564,6 +569,25 @@ def test_a_unit_is_stopped_and_started_by_its_own_means(hand: Hand, unit: System
     started = ["enable llm.service"] if enabled else []
     assert unit.calls[len(stopped) :] == [*started, "start --no-block llm.service"]
     assert told == f"what served before, llm.service, as process {unit.pid}, which answers on port {hand.port}"
+    old.forget()
+
+
+def test_a_unit_that_takes_its_time_or_restarts_is_waited_for(
+    hand: Hand, unit: Systemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(take_over, "WAIT", 0.2)
+    old = hand.at()
+    old.keep()
+    old.end(hand.tell)
+    with subprocess.Popen(["sleep", "0"]) as ended:  # the first one fails
+        ended.wait()
+    unit.states = [("inactive", 0), *[("activating", 0)] * 20, ("active", ended.pid), ("activating", 0)]
+    told = old.again(hand.tell)
+    assert f"as process {unit.pid}, which answers" in told and unit.states == []
+    unit("stop", "llm.service")
+    unit.states = [("failed", 0)] * 100
+    with pytest.raises(Refused, match=r"llm\.service does not start again: see journalctl"):
+        old.again(hand.tell)
     old.forget()
 
 
