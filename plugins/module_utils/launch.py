@@ -429,6 +429,17 @@ def failed_again(state: Path, instance: str, launch: str, accepted: Collection[s
     return bool(again) and set((_read_record(folder) or {}).get("accept_changes", ())) == set(accepted)
 
 
+def failed_so(instance: Instance, host: Host, schema: Mapping[str, Any] | None) -> bool:
+    """Tell whether the newest launch was asked to be just what is asked now, and has failed."""
+    launch = "".join(_in_order(host.state / instance.name / "launches")[-1:])
+    folder = host.launch_folder(instance.name, launch)
+    return (
+        has_failed(host.state, instance.name, launch)
+        and (folder / "unit").read_text(encoding="utf-8") == _unit(instance, host, schema, launch)
+        and _secrets_in_place(folder) == instance.secret_files
+    )
+
+
 def last_good(state: Path, instance: str, present: str | None) -> str | None:
     """Return the newest launch before `present` that was proved to serve and can be started again, or None.
 

@@ -72,6 +72,12 @@ def started(instances: Sequence[Instance], asked: Asked) -> Plan:
     olds = old_servers(instances, asked.take_over, host.drain)
     leaving = {name: old.pids for name, old in olds.items()}
     for instance in instances:
+        old = olds.get(instance.name)
+        if old and not old.ended and not asked.restart and launches.failed_so(instance, host, schema):
+            raise Refused(
+                f"instance '{instance.name}' is just what has failed before, so that {old.label} is not ended for it: "
+                "change the instance, or insist by -e sglang_server_state=restarted"
+            )
         launches.check(instance, host, schema, leaving.get(instance.name, ()))
     compared = {one.name: launches.compare(one, host, schema, asked.accept_changes) for one in instances}
     if schema is None and instances and asked.change:

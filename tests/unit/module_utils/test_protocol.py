@@ -656,6 +656,16 @@ def test_a_server_gives_way_when_all_is_written_down_and_is_forgotten_when_the_l
     assert machine.told[0] == ("a", "ending process 4711", None) and not old.serves
 
 
+def test_what_has_failed_just_so_is_known(machine: Machine) -> None:
+    assert not launches.failed_so(machine.asked("bad"), machine.host, {}), "there is no launch"
+    machine.take("bad")
+    assert launches.failed_so(machine.asked("bad"), machine.host, {})
+    assert not launches.failed_so(machine.asked("good"), machine.host, {})
+    assert not launches.failed_so(replace(machine.asked("bad"), secrets={"api_key": "x"}), machine.host, {})
+    machine.take("good")
+    assert not launches.failed_so(machine.asked("good"), machine.host, {}), "it was proved"
+
+
 def test_what_starts_the_old_server_again_beside_a_launch_that_serves_is_told(machine: Machine) -> None:
     old = Old(machine)
     old.rivals = "something has started it again"

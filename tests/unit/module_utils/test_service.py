@@ -562,6 +562,18 @@ def test_a_server_that_was_started_by_hand_gives_way_where_that_is_asked(by_hand
         by_hand.plan(take_over=True)
 
 
+def test_it_is_not_ended_again_for_what_has_failed(by_hand: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deployment that runs each night with the option would end it each night."""
+    monkeypatch.setattr(launches, "failed_so", lambda one, host, schema: one.name == "a")
+    with pytest.raises(
+        Refused, match=r"instance 'a' is just what has failed before, so that process 99 .* is not ended"
+    ):
+        by_hand.plan(take_over=True)
+    assert [order.old for order in by_hand.plan(take_over=True, restart=True).orders] == [by_hand.old]
+    by_hand.old.ended = True
+    assert by_hand.plan(take_over=True).orders, "nothing serves"
+
+
 def test_it_is_left_alone_where_that_is_not_asked(by_hand: Machine) -> None:
     with pytest.raises(GpuHeld, match="process 99 of user alice"):
         by_hand.plan()
@@ -589,8 +601,8 @@ def test_an_instance_that_serves_takes_no_place(serving: Machine, monkeypatch: p
 @pytest.fixture
 def interrupted(by_hand: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """A host on which a run was ended when it had ended that server."""
-    service.TAKEN.mkdir()
-    (service.TAKEN / "a.json").touch()
+    launches.TAKEN.mkdir()
+    (launches.TAKEN / "a.json").touch()
     by_hand.old.ended, by_hand.old.pids = True, frozenset()  # type: ignore[misc]
     by_hand.on_gpus, by_hand.used = [], {}
     monkeypatch.setattr(take_over, "interrupted", lambda name: by_hand.old if name == "a" else None)
@@ -652,9 +664,9 @@ def test_a_proof_by_anybody_makes_the_launch_what_to_return_to(interrupted: Mach
 def test_who_stops_an_instance_does_not_want_it_back(interrupted: Machine) -> None:
     (done,) = service.stopped(["a"], interrupted.host.state, False)
     assert "it would return to a server that was started by hand" in done["reasons"]
-    assert (service.TAKEN / "a.json").exists()
+    assert (launches.TAKEN / "a.json").exists()
     service.stopped(["a"], interrupted.host.state, True)
-    assert not (service.TAKEN / "a.json").exists()
+    assert not (launches.TAKEN / "a.json").exists()
 
 
 def test_an_instance_is_stopped_once(machine: Machine) -> None:
