@@ -20,6 +20,12 @@ SITE = ROOT / "build/docs/html"
 PAGES = sorted(SITE.rglob("*.html"))
 FETCHED = {"script": "src", "img": "src", "link": "href", "iframe": "src"}  # what a browser loads by itself
 
+# where styles and scripts write what they load
+ADDRESSES = {
+    ".css": r"(?:url\(|@import )\s*[\"']?([^\"')]+)",
+    ".js": r"(?:\b(?:fetch|import|importScripts|Request|Worker)\s*\(|\b(?:src|href)\s*=)\s*[\"'`]([^\"'`]+)",
+}
+
 
 class Page(HTMLParser):
     """Links, what a page loads, and the anchors that it has."""
@@ -70,15 +76,12 @@ def test_no_link_is_dead_and_nothing_is_fetched(path: Path) -> None:
     assert dead == []
 
 
-def test_styles_and_scripts_fetch_nothing() -> None:
-    files = [path for path in SITE.rglob("*") if path.suffix == ".css"]
+@pytest.mark.parametrize(("suffix", "address"), ADDRESSES.items())
+def test_styles_and_scripts_fetch_nothing(suffix: str, address: str) -> None:
+    files = list(SITE.rglob(f"*{suffix}"))
     assert files
-    found = [
-        (path.name, url)
-        for path in files
-        for url in re.findall(r"url\([\"']?([^\"')]+)", path.read_text(encoding="utf-8"))
-    ]
-    assert [one for one in found if is_elsewhere(one[1]) and not one[1].startswith("data:")] == []
+    found = [(path.name, url) for path in files for url in re.findall(address, path.read_text(encoding="utf-8"))]
+    assert [one for one in found if is_elsewhere(one[1]) and not one[1].startswith(("data:", "javascript:"))] == []
 
 
 def test_all_pages_are_reached_from_the_first_one() -> None:
