@@ -100,12 +100,12 @@ class Awx:
         strange = sorted(answers.keys() - {question["variable"] for question in spec})
         if strange:
             raise Refused({"extra_vars": [f"Variables {', '.join(strange)} are not allowed on launch."]})
-        # a default that the question itself would refuse is not passed
-        defaults = {one["variable"]: one["default"] for one in spec}
+        # an empty default is passed as well, and one that the question itself would refuse is not
+        defaults = {one["variable"]: one["default"] for one in spec if one.get("default") is not None}
         taken = {
             one["variable"]: defaults[one["variable"]]
             for one in spec
-            if defaults[one["variable"]] is not None and not answer_problems(one, defaults)
+            if one["variable"] in defaults and not answer_problems(one, defaults)
         }
         return {**json.loads(template.get("extra_vars") or "{}"), **taken, **answers}
 

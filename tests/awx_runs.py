@@ -116,7 +116,7 @@ def run(
     return job
 
 
-def left_open(template: str) -> dict[str, str]:
-    """Return what AWX passes to a job whose survey nobody answers: an empty text for each question for a text."""
+def empty_texts(template: str) -> dict[str, str]:
+    """Return an empty answer to each question for a text, which AWX takes and does not give by itself."""
     (survey,) = [one["survey"] for one in objects("awx_templates") if one["name"] == template]
     return {question["variable"]: "" for question in survey if question["type"] == "text"}

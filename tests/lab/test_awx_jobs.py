@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from awx_runs import Job, left_open, objects, run
+from awx_runs import Job, empty_texts, objects, run
 from pct_backend import container
 from playbook_runs import PROJECT
 from servers import launch, main_pid
@@ -25,14 +25,14 @@ Start = Callable[..., Job]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
-    """Start the job of a template, with `answers` to its survey and the rest of it left open."""
+    """Start the job of a template, with `answers` to its survey; AWX passes nothing for what is left open."""
     made: list[Job] = []
 
     def job(name: str, limit: str, *words: str, check: bool = True, **answers: Any) -> Job:
         done = run(
             tmp_path / f"job {len(made)}",
             PLAYBOOKS[name],
-            {**left_open(name), **answers},
+            answers,
             INVENTORY,
             "-l",
             limit,
@@ -57,7 +57,7 @@ def row(job: Job, host: str) -> list[str]:
 
 
 def test_deploy_changes_nothing_and_tells_the_workflow(start: Start, deployed: None) -> None:
-    job = start("SGLang deploy", "kpro5")
+    job = start("SGLang deploy", "kpro5", **empty_texts("SGLang deploy"))
     assert not any(job.changed.values())
     for vmid in (129, 130):
         assert row(job, f"ct{vmid}")[2] == launch(container(vmid))
@@ -70,7 +70,8 @@ def test_health_by_name_and_with_requests(start: Start, deployed: None) -> None:
     job = start("SGLang health", "ct129", sglang_health_instances="tiny", sglang_health_requests=["chat"])
     assert row(job, "ct129")[2] == launch(container(129))
     assert job.artifacts["sglang_health_found"]["ct129"][0]["launch"] == launch(container(129))
-    assert row(start("SGLang health", "ct129"), "ct129")[2] == launch(container(129))
+    for left in ({}, empty_texts("SGLang health")):
+        assert row(start("SGLang health", "ct129", **left), "ct129")[2] == launch(container(129))
     refused = start("SGLang health", "ct129", check=False, sglang_health_instances="other")
     assert refused.status != 0 and "other" in refused.output
 
@@ -90,15 +91,20 @@ def test_plan_for_cards_that_are_not_there(start: Start, deployed: None) -> None
 
 
 def test_rollback_with_check_mode_names_the_launch(start: Start, ct130: Host) -> None:
-    before = main_pid(ct130)
-    # there may be nothing to return to, which is said and is no fault of the answers
-    job = start("SGLang rollback", "ct130", "--check", check=False)
-    assert job.status == 0 or "tiny" in job.output, job
+    before, present = main_pid(ct130), launch(ct130)
+    named = {"sglang_server_rollback_instances": "tiny", "sglang_server_rollback_launch": present}
+    job = start("SGLang rollback", "ct130", "--check", **named)
+    assert job.changed == {"ct130": 1}
+    assert [line.strip() for line in job.last_lines if "returns" in line] == [f"- it returns to launch {present}"]
+    named["sglang_server_rollback_launch"] = "20000101T000000Z-000000"
+    refused = start("SGLang rollback", "ct130", "--check", check=False, **named)
+    assert refused.status != 0
+    assert "launch 20000101T000000Z-000000 of instance 'tiny' is not kept" in refused.output
     assert main_pid(ct130) == before
 
 
 def test_adopt_finds_no_server_of_its_own(start: Start, deployed: None) -> None:
-    job = start("SGLang adopt", "ct129")
+    job = start("SGLang adopt", "ct129", **empty_texts("SGLang adopt"))
     assert not any(job.changed.values())
 
 
@@ -114,6 +120,8 @@ def test_an_instance_is_stopped_and_started_again(start: Start, ct130: Host) -> 
     assert ct130.run("systemctl is-active sglang-tiny").stdout.strip() == "inactive"
     again = start("SGLang state", "ct130", sglang_server_state="stopped", sglang_server_only="tiny")
     assert again.changed == {"ct130": 0}
+    answers = {"sglang_server_state": "started", "sglang_server_only": "tiny"}
+    assert start("SGLang state", "ct130", "--check", **answers).artifacts == {}
     other = start("SGLang state", "ct130", check=False, sglang_server_state="started", sglang_server_only="other")
     assert other.status != 0 and "sglang_server_only names other: the instances of ct130 are tiny" in other.output
     started = start("SGLang state", "ct130", sglang_server_state="started", sglang_server_only="tiny")

@@ -17,7 +17,7 @@ from awx_runs import BIN, ROOT, environment, objects
 pytestmark = pytest.mark.slow
 
 TEMPLATES = [template["name"] for template in objects("awx_templates")]
-QUESTION = {"question_name": "?", "type": "text", "variable": "x", "required": False, "default": "", "choices": ""}
+QUESTION = {"question_name": "?", "type": "text", "variable": "x", "required": False, "choices": ""}
 
 
 GIVEN = {
@@ -155,7 +155,41 @@ def test_a_job_starts_with_the_answers_left_open_or_says_what_is_needed(installe
         assert len(refused.value.args[0]["variables_needed_to_start"]) == len(required)
     else:
         given = installed.awx.launch(template, {})
-        assert {value for key, value in given.items() if key != "support_bundle_folder"} <= {""}
+        assert given.keys() <= {"support_bundle_folder"}
+
+
+def test_the_stand_in_passes_an_empty_default_as_awx_does(installed: Installed) -> None:
+    template = installed.awx.named("job_templates", "SGLang adopt")
+    (question,) = installed.awx.surveys[template["url"]]["spec"]
+    try:
+        question["default"] = ""
+        assert installed.awx.launch(template, {}) == {"adopt_pids": ""}
+        question.update(type="integer")
+        assert installed.awx.launch(template, {}) == {}
+    finally:
+        del question["default"]
+        question.update(type="text")
+
+
+def test_what_installs_a_release_is_not_said_to_read(installed: Installed) -> None:
+    awx = installed.awx
+    preflight = awx.named("job_templates", "SGLang preflight")
+    assert names(awx, f"{preflight['url']}labels/") == ["changes", "sglang"]
+
+
+def test_credentials_that_awx_has_are_used_for_the_repository_and_the_image(installed: Installed) -> None:
+    awx = installed.awx
+    project, image = awx.named("projects", "SGLang"), awx.named("execution_environments", "SGLang")
+    assert "credential" not in project and "credential" not in image
+    kind = awx.named("credential_types", "Machine")["id"]
+    found = [
+        awx.post("/api/v2/credentials/", {"name": name, "credential_type": kind})[1]["id"]
+        for name in ("git", "registry")
+    ]
+    given = {"awx_project_credential": "git", "awx_image_credential": "registry"}
+    changed, output = installed.install({"awx_mail_to": GIVEN["awx_mail_to"], **given})
+    assert changed == 2, output
+    assert [project["credential"], image["credential"]] == found
 
 
 def test_a_variable_that_no_survey_asks_for_is_not_taken(installed: Installed) -> None:
