@@ -19,7 +19,7 @@ import pytest
 import yaml
 from playbook_runs import PROJECT, Run, begin, deploy, eventually
 from servers import here, serves
-from standin import SERVERS, beside
+from standin import BOTH_SUPERVISORS, SERVERS, beside
 from testinfra.host import Host
 
 pytestmark = pytest.mark.slow
@@ -151,6 +151,7 @@ def returned(run: Run, operator: Operator, pid: int) -> int:
     return int(told[1])
 
 
+@BOTH_SUPERVISORS
 def test_a_server_that_was_started_by_hand_becomes_an_instance(operator: Operator) -> None:
     host = operator.host
     pid = operator.start()
@@ -193,6 +194,7 @@ def test_a_server_that_was_started_by_hand_becomes_an_instance(operator: Operato
         assert all(operator.is_there(int(one)) for one in others)
 
 
+@pytest.mark.parametrize("standin", ["rental"], indirect=True)
 def test_a_host_whose_process_is_killed_meanwhile_comes_back(operator: Operator) -> None:
     host = operator.host
     pid = operator.start()
