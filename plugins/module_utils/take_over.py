@@ -162,7 +162,10 @@ class OldServer:
         tell(f"waiting for what served before, process {pid}")
         pid = self._prove(pid)
         what = f"{self.unit}, as process {pid}" if self.unit else f"by its old command, as process {pid}"
-        return f"what served before, {what}, which answers on port {self.port}"
+        opened = [os.readlink(f"/proc/self/fd/{one}") for one in self.outputs]
+        lost = any(now == os.devnull != log for now, log in zip(opened, self.logs))
+        silent = "; its output goes nowhere, since its log could not be opened by its user" if lost else ""
+        return f"what served before, {what}, which answers on port {self.port}{silent}"
 
     def rival(self) -> str:
         """Return what has started it again beside the instance, and the next step; '' for nothing."""

@@ -437,7 +437,7 @@ def test_the_next_run_knows_of_one_that_was_ended(hand: Hand, tmp_path: Path) ->
         assert again and again.ended and interrupted("b") is None
         again.keep()
         again.end(hand.tell)  # nothing of it is left
-        again.again(hand.tell)
+        assert again.again(hand.tell).endswith(f"on port {hand.port}")
         (listener,) = sockets.listeners(hand.port)
         after = facts(listener.pid)
         assert after == before
@@ -445,6 +445,21 @@ def test_the_next_run_knows_of_one_that_was_ended(hand: Hand, tmp_path: Path) ->
         assert hand.log.read_text().count("serves") == 2
         again.forget()
         old.outputs = []
+
+
+def test_a_log_that_can_not_be_opened_again_is_told(hand: Hand) -> None:
+    with hand.runs():
+        old = hand.at()
+        old.keep()
+        old.end(hand.tell)
+        later = interrupted("a")
+        assert later
+        later.logs = (str(hand.folder / "moved"), os.devnull)
+        later.keep()
+        assert later.again(hand.tell).endswith(
+            "; its output goes nowhere, since its log could not be opened by its user"
+        )
+        later.forget()
 
 
 def test_what_another_boot_has_left_is_removed(hand: Hand, tmp_path: Path) -> None:
