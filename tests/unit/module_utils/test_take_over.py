@@ -504,15 +504,18 @@ def test_no_file_is_opened_with_more_rights_than_its_own(hand: Hand, tmp_path: P
         old.forget()
 
 
-def test_a_file_that_a_server_may_only_read_is_not_written_to(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["rb", "ab"])
+def test_a_file_that_a_server_may_only_read_is_not_written_to(tmp_path: Path, mode: str) -> None:
     mine = tmp_path / "root-only"
     mine.write_text("")
-    with mine.open("rb") as file, subprocess.Popen(["sleep", "600"], stdout=file, user=65534, group=65534) as process:
+    mine.chmod(0o600)
+    with mine.open(mode) as file, subprocess.Popen(["sleep", "600"], stdout=file, user=65534, group=65534) as process:
         try:
             until(lambda: read(process.pid, "comm") == b"sleep\n")
             facts = {"pid": process.pid, "user": (65534, 65534, []), "ended": False}
             (descriptor,) = [OldServer._output(_Bare(facts), 0)]  # type: ignore[arg-type]
-            assert os.readlink(f"/proc/self/fd/{descriptor}") == os.devnull
+            # what root has opened for it to write to it may write to again
+            assert os.readlink(f"/proc/self/fd/{descriptor}") == (os.devnull if mode == "rb" else str(mine))
             os.close(descriptor)
         finally:
             process.kill()
