@@ -70,7 +70,8 @@ def test_health_by_name_and_with_requests(start: Start, deployed: None) -> None:
     job = start("SGLang health", "ct129", sglang_health_instances="tiny", sglang_health_requests=["chat"])
     assert row(job, "ct129")[2] == launch(container(129))
     assert job.artifacts["sglang_health_found"]["ct129"][0]["launch"] == launch(container(129))
-    for left in ({}, empty_texts("SGLang health")):
+    nothing: dict[str, str] = {}
+    for left in (nothing, empty_texts("SGLang health")):
         assert row(start("SGLang health", "ct129", **left), "ct129")[2] == launch(container(129))
     refused = start("SGLang health", "ct129", check=False, sglang_health_instances="other")
     assert refused.status != 0 and "other" in refused.output
