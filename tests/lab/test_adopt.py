@@ -32,7 +32,6 @@ ARGS = {
     "model_impl": "transformers",
     "max_total_tokens": 4096,
     "max_running_requests": 8,
-    "mamba_radix_cache_strategy": "extra_buffer",
 }
 UNIT = """\
 [Service]
