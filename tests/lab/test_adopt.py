@@ -174,7 +174,7 @@ def test_a_server_that_was_started_by_hand_becomes_an_instance(operator: Operato
         )
         assert checked.status == 0 and f"takes the place of process {pid} of user root" in checked.output, checked
         polled = host.check_output("sort /root/polled | uniq -c").split()
-        assert operator.is_there(pid) and polled[1::2] == ["up"] and int(polled[0]) > 100
+        assert operator.is_there(pid) and polled[1::2] == ["up"] and int(polled[0]) > 10
 
         second = returned(operator.run(sglang_server_take_over=True), operator, pid)
         assert operator.facts(second) == before
