@@ -146,6 +146,10 @@ class OldServer:
         if rival:
             raise Refused(f"{self.label} was ended, but {rival}")
         held = sockets.listeners(self.port)
+        end = time.monotonic() + KILLED
+        while held and not held[0].pid and time.monotonic() < end:  # its socket may outlive it by a moment
+            time.sleep(guard.PAUSE)
+            held = sockets.listeners(self.port)
         if held:
             raise Refused(f"{self.label} has ended, but its port {self.port} is held by {held[0].label}: end that")
 

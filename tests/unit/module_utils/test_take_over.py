@@ -407,6 +407,19 @@ def test_a_loop_with_a_pause_around_a_wrapper(hand: Hand, monkeypatch: pytest.Mo
         old.forget()
 
 
+def test_a_socket_that_outlives_its_process_by_a_moment_is_waited_for(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hand.runs():
+        held = [[sockets.Listener(0, "", "", None, (), None)], []]
+        old = hand.at()
+        old.keep()
+        monkeypatch.setattr(sockets, "listeners", lambda port: held.pop(0))
+        old.end(hand.tell)
+        assert held == []
+        old.forget()
+
+
 def test_somebody_else_who_takes_the_port_is_told(hand: Hand) -> None:
     with hand.runs():
         old = hand.at()
