@@ -411,10 +411,10 @@ def test_a_socket_that_outlives_its_process_by_a_moment_is_waited_for(
     hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with hand.runs():
-        held = [[sockets.Listener(0, "", "", None, (), None)], []]
+        held = [[sockets.Listener(0, "", "", None, (), None)]] * 3
         old = hand.at()
         old.keep()
-        monkeypatch.setattr(sockets, "listeners", lambda port: held.pop(0))
+        monkeypatch.setattr(sockets, "listeners", lambda port: held.pop() if held else [])
         old.end(hand.tell)
         assert held == []
         old.forget()
