@@ -80,7 +80,7 @@ class Operator:
     def start(self) -> int:
         """As in the accounts: over ssh, with nohup."""
         variables = f"HF_TOKEN={TOKEN} PYTHONPATH={SERVERS}"
-        line = f"cd /root && {variables} nohup {shlex.join(self.command)} > sglang.log 2>&1 & echo $!"
+        line = f"cd /root; {variables} nohup {shlex.join(self.command)} > sglang.log 2>&1 & echo $!"
         shell = self.host.check_output(line)
         assert eventually(lambda: serves(self.host), 60), self.host.run("cat /root/sglang.log").stdout
         # the shell's own child
