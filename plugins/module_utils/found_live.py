@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import http.client
 import json
-import ssl
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.gpuops.sglang.plugins.module_utils import loopback
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import compared
 from ansible_collections.gpuops.sglang.plugins.module_utils.effective import effective
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Schema
@@ -34,9 +34,7 @@ def ask(url: str, key: str | None) -> tuple[dict[str, Any] | None, str]:
 
 
 def _ask(url: str, key: str | None) -> tuple[dict[str, Any] | None, str]:
-    # whose socket it is has been found out; a certificate for the outer name says nothing of a loopback address
-    anyone = urllib.request.HTTPSHandler(context=ssl._create_unverified_context())
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), anyone)
+    opener = loopback.opener()
     for path in PATHS:
         request = urllib.request.Request(url + path, headers={"Authorization": f"Bearer {key}"} if key else {})
         try:

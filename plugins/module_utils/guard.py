@@ -56,7 +56,7 @@ def parse(text: str) -> dict[str, list[list[str]]]:
 
 
 def variables_of(content: str) -> dict[str, str]:
-    """Return the variables of a file of secrets, as systemd reads it."""
+    """Return the variables of a file of secrets, as systemd reads it; interface.environment_file() writes it."""
     found = re.findall(r'^(\w+)="((?:[^"\\]|\\.)*)"$', content, re.MULTILINE | re.DOTALL)
     return {name: re.sub(r"\\(.)", r"\1", value, flags=re.DOTALL) for name, value in found}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import ssl
 import time
 import urllib.error
 import urllib.request
@@ -17,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, processes, progress, sockets
+from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, loopback, processes, progress, sockets
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils import release_record as releases
 from ansible_collections.gpuops.sglang.plugins.module_utils.arguments import SECRET
@@ -215,9 +214,7 @@ class _Server:
         self.launch = f"instance '{record['instance']}', launch {record['launch']}"
         self.queue = 0.0  # s that a request may wait for its turn
         self.headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
-        # whose socket it is has been proved; a certificate for the outer name says nothing of a loopback address
-        anyone = urllib.request.HTTPSHandler(context=ssl._create_unverified_context())
-        self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), anyone)
+        self.opener = loopback.opener()
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the JSON answer; raises Unhealthy with the path and what came instead."""

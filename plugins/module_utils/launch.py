@@ -35,6 +35,7 @@ from typing import Any
 from ansible_collections.gpuops.sglang.plugins.module_utils import (
     cuda_record,
     gpu,
+    guard,
     model_files,
     model_record,
     processes,
@@ -61,7 +62,6 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface
     environment_file,
     launch_of,
     variable_problem,
-    variables_of,
 )
 
 LOCK = Path("/run/gpuops-sglang.lock")
@@ -375,12 +375,17 @@ def _new_id() -> str:
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + "-" + random.token_hex(3)
 
 
+def taken(instance: str) -> Path:
+    """Return the file with what is known of a server that was started by hand, while an instance takes its place."""
+    return TAKEN / f"{instance}.json"
+
+
 def keep_verdict(state: Path, instance: str, launch: str, verdict: Mapping[str, Any]) -> None:
     """Write down once what was proved of a launch: from then on a failed one can return to it."""
     folder = state / instance / "launches" / launch
     if not is_good(state, instance, launch):
         write_whole(folder / "verdict.json", json.dumps(verdict, indent=1, sort_keys=True), 0o640)
-        (TAKEN / f"{instance}.json").unlink(missing_ok=True)  # it is what to return to, from now on
+        taken(instance).unlink(missing_ok=True)  # it is what to return to, from now on
         _prune(folder.parent, launch)
 
 
@@ -503,7 +508,7 @@ def secrets_of(state: Path, instance: str, launch: str) -> dict[str, str]:
     files = _secrets_in_place(state / instance / "launches" / launch)
     lines = [line.partition(": ") for line in files.get("secrets.yaml", "").splitlines()]
     options = {name.replace("-", "_"): json.loads(value) for name, _colon, value in lines}
-    return {**options, **variables_of(files.get("secrets.env", ""))}
+    return {**options, **guard.variables_of(files.get("secrets.env", ""))}
 
 
 def words(instance: Instance, schema: Mapping[str, Any] | None, config: Path | None, launch: str) -> list[str]:

@@ -244,9 +244,7 @@ class _Launch:
         except Exception as error:
             why = f"the return to what served before failed too: {_told(error)}"
             if old.ended:
-                why += (
-                    f". What its start needs is kept in {launches.TAKEN / self.instance}.json until this host restarts"
-                )
+                why += f". What its start needs is kept in {launches.taken(self.instance)} until this host restarts"
             self.outcome.problem += f"\nServing now: nothing that was proved; {why}"
             return False
         self.outcome.problem = f"{self.outcome.problem}\nServing now: {serving}.".lstrip()

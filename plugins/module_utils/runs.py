@@ -21,8 +21,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuops.sglang.plugins.module_utils import guard, progress
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
-from ansible_collections.gpuops.sglang.plugins.module_utils import progress
 from ansible_collections.gpuops.sglang.plugins.module_utils.background import in_background
 from ansible_collections.gpuops.sglang.plugins.module_utils.health import Wait, entries_of, usual_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, name_holder, write_whole
@@ -63,7 +63,7 @@ def _work(run: str, state: Path, work: Callable[[Tell], list[Outcome]], begun: C
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # for the command of a server that was started by hand too
     name_holder(launches.LOCK, run)
     content: dict[str, Any] = {
-        "pid": os.getpid(), "born": _born(os.getpid()), "state": str(state), "supervisor": supervisor().NAME,
+        "pid": os.getpid(), "born": guard.born(os.getpid()), "state": str(state), "supervisor": supervisor().NAME,
         "at": {}, "outcomes": None, "crash": "",
     }  # fmt: skip
 
@@ -100,7 +100,7 @@ def follow(run: str, seen: Mapping[str, str], least: float, most: float) -> dict
             if content["crash"]:
                 raise Refused(f"the deployment's process on the host failed: {content['crash']}")
             return {"outcomes": content["outcomes"], "shown": {}, "steps": {}}
-        if _born(content["pid"]) != content["born"] and _read(run)["outcomes"] is None:
+        if guard.born(content["pid"]) != content["born"] and _read(run)["outcomes"] is None:
             raise Refused(
                 f"the deployment's process {content['pid']} on the host was ended before it had a result: deploy "
                 "again, which takes up what is there"
@@ -145,12 +145,3 @@ def _read(run: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise Refused(f"this host knows nothing of the run {run}, perhaps it was restarted: deploy again") from error
     return content
-
-
-def _born(pid: int) -> str | None:
-    """Return what tells a process from a later one with the same number; None when it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] == "Z" else fields[19]

@@ -22,7 +22,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import (
 from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, writing_below
 from ansible_collections.gpuops.sglang.plugins.module_utils.instances import NAME
-from ansible_collections.gpuops.sglang.plugins.module_utils.launch import TAKEN, Host, Instance
+from ansible_collections.gpuops.sglang.plugins.module_utils.launch import Host, Instance
 from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import Old, Order, stop
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.here import supervisor
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import launch_of
@@ -125,7 +125,7 @@ def old_servers(instances: Sequence[Instance], take_over: bool, drain: int) -> d
     """Return name -> the server that was started by hand and is ended, or was by an earlier run, for an instance."""
     found: dict[str, Old] = {}
     for one in instances:
-        if not (take_over or (TAKEN / f"{one.name}.json").exists()):
+        if not (take_over or launches.taken(one.name).exists()):
             continue
         # a module is compiled anew in each run, and most runs have no need of it
         from ansible_collections.gpuops.sglang.plugins.module_utils.take_over import interrupted, server_at
@@ -140,7 +140,7 @@ def old_servers(instances: Sequence[Instance], take_over: bool, drain: int) -> d
 
 def unfinished(names: Sequence[str]) -> list[str]:
     """Return a sentence for each instance that a run has ended a server for which was ended itself before a result."""
-    if not any((TAKEN / f"{name}.json").exists() for name in names):
+    if not any(launches.taken(name).exists() for name in names):
         return []
     from ansible_collections.gpuops.sglang.plugins.module_utils.take_over import interrupted
 
@@ -158,7 +158,7 @@ def returning(names: Sequence[str], refused: Refused) -> Plan:
     """
     plan = Plan(problems=[str(refused)])
     for name in names:
-        if not (TAKEN / f"{name}.json").exists():
+        if not launches.taken(name).exists():
             continue
         from ansible_collections.gpuops.sglang.plugins.module_utils.take_over import interrupted
 
@@ -277,12 +277,12 @@ def stopped(names: Sequence[str], state: Path, change: bool, remove: bool = Fals
             identity = supervisor().identity(name)
             reasons += [f"service is {identity.active} ({identity.sub})"] if identity.active != "inactive" else []
             reasons += ["it is started at boot"] if identity.enabled else []
-        if (TAKEN / f"{name}.json").exists():
+        if launches.taken(name).exists():
             reasons.append("it would return to a server that was started by hand")
         if remove and (launch is not None or (state / name).exists()):
             reasons.append("it is installed")
         if change:
-            (TAKEN / f"{name}.json").unlink(missing_ok=True)
+            launches.taken(name).unlink(missing_ok=True)
         if change and reasons:
             if launch is not None:
                 supervisor().disable(name)

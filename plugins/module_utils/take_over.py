@@ -4,9 +4,9 @@
 """A server that somebody has started by hand, in whose place an instance comes: how it is ended, and started again
 where the instance does not serve.
 
-    TAKEN/INSTANCE.json    what its start needs, secrets too, for root alone; there while an instance takes its place
+    launch.taken(INSTANCE)    what its start needs, secrets too, for root alone; there while an instance takes its place
 
-TAKEN goes with the boot, as the server does.
+It goes with the boot, as the server does.
 """
 
 from __future__ import annotations
@@ -20,17 +20,14 @@ import os
 import re
 import resource
 import signal
-import ssl
 import stat
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import guard, processes, sockets
+from ansible_collections.gpuops.sglang.plugins.module_utils import guard, loopback, processes, sockets
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_changes import RESTARTS, ending
 from ansible_collections.gpuops.sglang.plugins.module_utils.found_process import (
     GONE,
@@ -45,7 +42,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
     write_whole,
     writing_below,
 )
-from ansible_collections.gpuops.sglang.plugins.module_utils.launch import TAKEN, local_url
+from ansible_collections.gpuops.sglang.plugins.module_utils.launch import local_url, taken
 from ansible_collections.gpuops.sglang.plugins.module_utils.processes import PROC, duration
 from ansible_collections.gpuops.sglang.plugins.module_utils.protocol import gone
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
@@ -116,9 +113,10 @@ class OldServer:
         if not self.ended:
             self._refuse_another()
             self._grow()
-            with writing_below(TAKEN):
-                TAKEN.parent.mkdir(mode=0o700, exist_ok=True)
-                TAKEN.mkdir(mode=0o700, exist_ok=True)
+            folder = taken(self.instance).parent
+            with writing_below(folder):
+                folder.parent.mkdir(mode=0o700, exist_ok=True)
+                folder.mkdir(mode=0o700, exist_ok=True)
             self._write(False)
         if not self.unit:
             self.outputs = [self._output(place) for place in (0, 1)]
@@ -128,7 +126,7 @@ class OldServer:
         for descriptor in self.outputs:
             os.close(descriptor)
         self.outputs = []
-        _record(self.instance).unlink(missing_ok=True)
+        taken(self.instance).unlink(missing_ok=True)
 
     def end(self, tell: Callable[[str], None]) -> None:
         """End it and prove that nothing of it is left; raises Refused."""
@@ -186,7 +184,7 @@ class OldServer:
         )
 
     def _write(self, ended: bool) -> None:
-        write_whole(_record(self.instance), json.dumps({**asdict(self), "ended": ended}), 0o600)
+        write_whole(taken(self.instance), json.dumps({**asdict(self), "ended": ended}), 0o600)
 
     # ending
 
@@ -352,7 +350,7 @@ def server_at(instance: str, port: int, drain: int) -> OldServer | None:
 def interrupted(instance: str) -> OldServer | None:
     """Return the server that a run has ended which was itself ended before it had a result, or None."""
     try:
-        content = json.loads(_record(instance).read_text(encoding="utf-8"))
+        content = json.loads(taken(instance).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     for name in ("user", "logs"):
@@ -362,10 +360,6 @@ def interrupted(instance: str) -> OldServer | None:
         old.forget()
         return None
     return None if old._is_there(old.pid, old.started) else old
-
-
-def _record(instance: str) -> Path:
-    return TAKEN / f"{instance}.json"
 
 
 def _obstacle(found: FoundProcess, port: int) -> str:
@@ -500,11 +494,8 @@ def _addresses(found: FoundProcess, port: int) -> Iterator[str]:
 
 
 def _is_well(url: str) -> bool:
-    # whose socket it is has been found out; a certificate for the outer name says nothing of a loopback address
-    anyone = urllib.request.HTTPSHandler(context=ssl._create_unverified_context())
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), anyone)
     try:
-        with opener.open(url, timeout=WAIT) as answer:
+        with loopback.opener().open(url, timeout=WAIT) as answer:
             return bool(answer.status == 200)
     except (OSError, ValueError, http.client.HTTPException):
         return False

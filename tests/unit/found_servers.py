@@ -148,6 +148,12 @@ def free_port() -> int:
         return port
 
 
+def detached(python: Path, model: str) -> list[str]:
+    """Return the command of a server that is no child of who starts it."""
+    server = [str(python), "-m", "sglang.launch_server", "--model-path", model, "--port", str(free_port())]
+    return ["setsid", "--fork", *server]
+
+
 @contextmanager
 def started(words: Sequence[str], folder: Path, log: Path, **environment: str) -> Iterator[int]:
     """Start a server that outlives who started it, wait until it listens, yield its pid, and end it."""

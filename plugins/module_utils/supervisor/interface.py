@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from ansible_collections.gpuops.sglang.plugins.module_utils import guard
+
 LAUNCH_LINE = "# launch: "
 STOPS = 30  # s beyond the drain after which what is left of a server is killed
 RESTART_AFTER = 10  # s
@@ -152,11 +154,7 @@ def launch_of(text: str) -> str | None:
 
 def running_launch(main_pid: int) -> str | None:
     """Return the launch id in the environment of the running process, or None."""
-    try:
-        environment = Path(f"/proc/{main_pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    return next((e.partition(b"=")[2].decode() for e in environment if e.startswith(b"SGLANG_LAUNCH_ID=")), None)
+    return guard.launch_in(main_pid) or None
 
 
 def named_in(cgroups: Sequence[str]) -> list[str]:
@@ -179,12 +177,6 @@ def environment_file(variables: Mapping[str, str]) -> str:
     """Return the content of an EnvironmentFile= that gives exactly these variables (systemd.exec(5))."""
     escapes = str.maketrans({letter: f"\\{letter}" for letter in '"\\`$'})
     return "".join(f'{name}="{variables[name].translate(escapes)}"\n' for name in sorted(variables))
-
-
-def variables_of(content: str) -> dict[str, str]:
-    """Return the variables of what environment_file() wrote."""
-    found = re.findall(r'^(\w+)="((?:[^"\\]|\\.)*)"$', content, re.MULTILINE | re.DOTALL)
-    return {name: re.sub(r"\\(.)", r"\1", value, flags=re.DOTALL) for name, value in found}
 
 
 def variable_problem(name: str, value: str, place: str = "env") -> str | None:

@@ -27,8 +27,8 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.gpu import GpuProces
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.options import Options
 from conftest import schema_of
+from found_servers import detached, free_port, make_venv, started, tell
 from found_servers import found as made_up
-from found_servers import free_port, make_venv, started, tell
 
 SECRETS = {
     "api": "geheim-api-4711",
@@ -141,17 +141,7 @@ def test_a_config_file_and_the_command_of_the_package(python: Path, tmp_path: Pa
 def test_a_server_whose_packages_were_replaced(python: Path, tmp_path: Path) -> None:
     tell(python, {"version": "0.5.11", "model_path": "./m", "page_size": "?", "tp_size": 1})
     (tmp_path / "m").mkdir()
-    words = [
-        "setsid",
-        "--fork",
-        str(python),
-        "-m",
-        "sglang.launch_server",
-        "--model-path",
-        "./m",
-        "--port",
-        str(free_port()),
-    ]
+    words = detached(python, "./m")
     with started(words, tmp_path, tmp_path / "log") as pid:
         server = find(pid)
         assert server["live"] is None and "it answers as no SGLang does" in server["notes"][-1]

@@ -71,7 +71,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for path in (tmp_path / "runs").glob("*.json"):
         with contextlib.suppress(OSError, KeyError, ValueError):
             content = json.loads(path.read_text())
-            if content["pid"] != os.getpid() and runs._born(content["pid"]) == content["born"]:
+            if content["pid"] != os.getpid() and runs.guard.born(content["pid"]) == content["born"]:
                 os.kill(content["pid"], signal.SIGKILL)
 
 
@@ -294,7 +294,7 @@ def write(run: str, at: dict[str, tuple[str, str | None]], born: str | None = No
     """Write down a run that this process would be."""
     runs.RUNS.mkdir(exist_ok=True)
     told = {name: {"phase": phase, "launch": launch, "since": 100.0} for name, (phase, launch) in at.items()}
-    content = {"pid": os.getpid(), "born": born or runs._born(os.getpid()), "state": str(runs.RUNS), "at": told}
+    content = {"pid": os.getpid(), "born": born or runs.guard.born(os.getpid()), "state": str(runs.RUNS), "at": told}
     content.update(supervisor="systemd", outcomes=None, crash="")
     (runs.RUNS / f"{run}.json").write_text(json.dumps({**content, **more}))
 

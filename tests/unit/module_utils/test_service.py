@@ -170,8 +170,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(systemd, "running_launch", lambda pid: "L0" if pid == PID else None)
     monkeypatch.setattr(processes, "in_cgroup", made.in_cgroup)
     monkeypatch.setattr(release_record, "schema", lambda path: {})
-    for module in (service, launches):
-        monkeypatch.setattr(module, "TAKEN", tmp_path / "taken")
+    monkeypatch.setattr(launches, "TAKEN", tmp_path / "taken")
     monkeypatch.setattr(launches, "check", made.check)
     monkeypatch.setattr(launches, "compare", made.compare)
     monkeypatch.setattr(health, "verify", made.verify)

@@ -38,8 +38,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (launches, take_over):
-        monkeypatch.setattr(module, "TAKEN", tmp_path / "run/taken")
+    monkeypatch.setattr(launches, "TAKEN", tmp_path / "run/taken")
     monkeypatch.setattr(gpu, "processes", lambda: [])
     monkeypatch.setattr(systemd, "into_scope", lambda *_: None)
     monkeypatch.setattr(systemd, "installed_instances", lambda: [])

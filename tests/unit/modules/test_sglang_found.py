@@ -14,7 +14,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.found import Search
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.modules import sglang_found
 from conftest import call_module
-from found_servers import free_port, make_venv, started
+from found_servers import detached, make_venv, started
 
 
 @pytest.mark.parametrize("check_mode", [False, True])
@@ -42,17 +42,7 @@ def test_all_of_a_server_is_documented(tmp_path: Path, monkeypatch: pytest.Monke
     documented: dict[str, Any] = yaml.safe_load(sglang_found.RETURN)
     python = make_venv(tmp_path / "venv", "0.5.13")
     monkeypatch.setattr(gpu, "processes", lambda: [])
-    words = [
-        "setsid",
-        "--fork",
-        str(python),
-        "-m",
-        "sglang.launch_server",
-        "--model-path",
-        "m",
-        "--port",
-        str(free_port()),
-    ]
+    words = detached(python, "m")
     with started(words, tmp_path, tmp_path / "log") as pid:
         result = call_module(sglang_found, {"pids": [pid]})
     (server,) = result["servers"]

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils import guard, processes, protocol, service
+from ansible_collections.gpuops.sglang.plugins.module_utils import launch as launches
 from ansible_collections.gpuops.sglang.plugins.module_utils.found import Search, found_servers
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import here, supervisord
@@ -354,7 +355,7 @@ def test_an_end_that_a_restart_does_not_cure(machine: Machine, word: str, active
 
 
 def test_what_has_crashed_is_stopped_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "TAKEN", machine.folder / "taken")
+    monkeypatch.setattr(launches, "TAKEN", machine.folder / "taken")
     monkeypatch.setattr(service, "supervisor", lambda: machine.supervisor)
     monkeypatch.setattr(protocol, "supervisor", lambda: machine.supervisor)
     machine.start(does="exit:1")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.sglang.plugins.module_utils.guard import variables_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import (
@@ -24,7 +25,6 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface
     environment_file,
     launch_of,
     variable_problem,
-    variables_of,
 )
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -114,8 +114,7 @@ def machine(venv: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     monkeypatch.setattr(processes, "groups", made.supervisor)
     monkeypatch.setattr(runs, "RUNS", folder / "runs")
     monkeypatch.setattr(launches, "LOCK", folder / "lock")
-    for module in (launches, take_over):
-        monkeypatch.setattr(module, "TAKEN", folder / "runs/taken")
+    monkeypatch.setattr(launches, "TAKEN", folder / "runs/taken")
     how = {"python": PYTHON, "environment": {}, "release": "", "start_hook": "", "control": ""}
     made.supervisor.set_up(how, True)
     yield made
@@ -139,11 +138,11 @@ def test_a_launch_that_fails_gives_the_place_back_and_one_that_serves_keeps_it(m
     status = Path(f"/proc/{second}/status").read_text()
     assert int(status.partition("SigIgn:\t")[2].split()[0], 16) & 1 and os.getsid(second) == second
     assert machine.log.read_text().startswith("before\n") and machine.log.read_text().count("fired up") == 2
-    assert machine.supervisor.installed_instances() == [] and list(take_over.TAKEN.iterdir()) == []
+    assert machine.supervisor.installed_instances() == [] and list(launches.TAKEN.iterdir()) == []
 
     took = machine.outcome(machine.begin())
     assert took["problem"] == "" and took["serving"] == guard.launch_in(machine.serving()) and not guard.born(second)
-    assert list(take_over.TAKEN.iterdir()) == []
+    assert list(launches.TAKEN.iterdir()) == []
     assert take_over.server_at("a", machine.port, 5) is None
 
 
@@ -155,8 +154,8 @@ def test_a_run_that_is_killed_meanwhile_is_made_good_by_the_next(machine: Machin
     worker = json.loads((runs.RUNS / f"{run}.json").read_text())["pid"]
     os.kill(worker, signal.SIGKILL)
     until(lambda: not guard.born(worker), "it does not end")
-    assert (take_over.TAKEN / "a.json").stat().st_mode & 0o777 == 0o600
+    assert (launches.TAKEN / "a.json").stat().st_mode & 0o777 == 0o600
     until(lambda: take_over.interrupted("a"), "nobody knows of it")
     failed = machine.outcome(machine.begin(STANDIN_FAULT="dies_loading"))
     assert f"as process {machine.serving()}, which answers" in failed["problem"]
-    assert facts(machine.serving()) == before and list(take_over.TAKEN.iterdir()) == []
+    assert facts(machine.serving()) == before and list(launches.TAKEN.iterdir()) == []
