@@ -265,9 +265,9 @@ def _lock(spec: ReleaseSpec, by: Installer) -> tuple[Lock, str]:
 def _installed(spec: ReleaseSpec, by: Installer, schema_probe: str) -> tuple[dict[str, Any], str]:
     """Install what the lock says, and return what the server tells of itself and a digest of all files.
 
-    A damaged cache is repaired once.
+    A damaged cache is repaired once, and byte code from there that does not load is forgotten.
     """
-    from ansible_collections.gpuops.sglang.plugins.module_utils import release_files
+    from ansible_collections.gpuops.sglang.plugins.module_utils import release_bytecode, release_files
 
     venv = spec.path / "venv"
     python = str(venv / "bin/python")
@@ -277,22 +277,29 @@ def _installed(spec: ReleaseSpec, by: Installer, schema_probe: str) -> tuple[dic
         site = next(venv.glob("lib/python3*/site-packages"), venv)
         told, failure = {}, None
         with release_files.checked(site) as checking:
+            cache = Path(by.steps.environment["UV_CACHE_DIR"])
+            bundle = release_bytecode.Bundle(cache, checking.site, checking.owners, spec.python_version)
+            laid = bundle.lay()
             try:
                 told = release_proof.imported(by.steps, python, schema_probe)
             except Refused as refused:
                 failure = refused
             damage = checking.damage()
-        if not damage:
+        if failure and laid:
+            bundle.forget()
+        elif not damage:
             break
-        if last:
+        if last and damage:
             more = f" and {len(damage) - 1} more" if damage[1:] else ""
             raise Refused(f"{by.steps.label}: {damage[0]}{more}: the package itself is damaged; nothing was installed")
-        by.steps.run("repairing the cache", [by.uv, "cache", "clean", "--quiet", *release_files.packages(damage)])
+        if damage:
+            by.steps.run("repairing the cache", [by.uv, "cache", "clean", "--quiet", *release_files.packages(damage)])
     if failure:
         raise failure
     if told["sglang_version"] != spec.version:
         found = told["sglang_version"]
         raise Refused(f"asked for SGLang {spec.version}, but {found} was installed in {spec.path}")
+    bundle.keep()
     return told, checking.digest()
 
 

@@ -348,7 +348,7 @@ def lose_machine(host: Host) -> None:
     """What is left when a machine is gone: its disk."""
     daemon = host.check_output("cat %s/supervisord.pid", here.run)
     host.check_output("kill -9 %s %s", daemon, said(host, "GuardPID"))
-    assert eventually(lambda: not serves(host), 90)
+    assert eventually(lambda: host.run("pgrep --uid sglang").rc == 1, 90)
 
 
 @pytest.mark.parametrize("standin", ["rental"], indirect=True)

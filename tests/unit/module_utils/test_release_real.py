@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils import (
     release,
+    release_bytecode,
     release_files,
     release_lock,
     release_record,
@@ -320,6 +322,27 @@ def test_a_platform_without_a_wheel_is_told_which_would_do(place: Place) -> None
     sglang(place.folder / "wheels", tag="py3-none-manylinux_2_99_x86_64")
     told = place.refused()
     assert "`manylinux_2_99_x86_64`" in told and "glibc 2." in told
+
+
+def test_byte_code_comes_from_the_cache_and_is_made_anew_where_it_does_not_load(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = dataclasses.replace(place, cache=place.folder / "cache")
+    first.install()
+    (bundle,) = (place.folder / "cache/bytecode").iterdir()
+    laid = []
+    lay = release_bytecode.Bundle.lay
+    monkeypatch.setattr(release_bytecode.Bundle, "lay", lambda one: laid.append(lay(one)) or laid[-1])
+    first.ask(root=place.folder / "second").install()
+    with zipfile.ZipFile(bundle) as archive:
+        kept = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(bundle, "w") as archive:
+        for name, code in kept.items():
+            archive.writestr(name, code[:16] + b"no code" if name == "helper/__init__.py" else code)
+    first.ask(root=place.folder / "third").install()
+    assert laid == [True, True, False]
+    with zipfile.ZipFile(bundle) as archive:
+        assert b"no code" not in archive.read("helper/__init__.py")
 
 
 def test_a_cache_that_can_not_be_written_is_not_used(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
