@@ -13,7 +13,7 @@ import json
 import re
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -26,11 +26,12 @@ LARGE = (".safetensors", ".bin", ".gguf")
 BLOCK = 1 << 16
 
 
-def safetensors(tensors: Mapping[str, bytes]) -> bytes:
-    """Return the content of a file of weights."""
+def safetensors(tensors: Mapping[str, bytes], shapes: Mapping[str, Sequence[int]] | None = None) -> bytes:
+    """Return the content of a file of weights: bytes, or bfloat16 of the given shapes."""
     header, end = {}, 0
     for name, content in tensors.items():
-        header[name] = {"dtype": "U8", "shape": [len(content)], "data_offsets": [end, end + len(content)]}
+        told = {"dtype": "BF16", "shape": shapes[name]} if shapes else {"dtype": "U8", "shape": [len(content)]}
+        header[name] = {**told, "data_offsets": [end, end + len(content)]}
         end += len(content)
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + b"".join(tensors.values())

@@ -29,7 +29,7 @@ from paths import RUN  # isort: skip
 
 OF_SERVERS = tuple(
     f"tests/lab/test_{name}.py"
-    for name in ("adopt", "awx_jobs", "deploy", "health", "launch", "ssh_as_it_is", "tutorial")
+    for name in ("adopt", "awx_jobs", "deploy", "health", "launch", "served_model", "ssh_as_it_is", "tutorial")
 )
 IN_BOTH_CONTAINERS = ("test_connection_pct", "test_core_versions", "test_pct_container_info", "test_pct_exec")
 

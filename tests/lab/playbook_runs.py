@@ -20,6 +20,7 @@ import yaml
 PROJECT = Path(__file__).parents[2]
 PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 RECAP = "PLAY RECAP"
+CONTROLLER = "10.98.0.1"  # of the lab's bridge
 # what a shell starts in the background ignores Ctrl-C, and so would the commands that are started here
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 import pytest
 from hub_server import HubServer, small_model
 from pct_backend import container
-from playbook_runs import deploy, lab_instances, lab_profile
+from playbook_runs import CONTROLLER, deploy, lab_instances, lab_profile
 
-CONTROLLER = "10.98.0.1"  # of the lab's bridge
 REPO = "owner/model"
 
 
