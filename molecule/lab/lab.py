@@ -167,9 +167,9 @@ def _ssh_files(base: Path) -> None:
     if not (SSH / "id_ed25519").exists():
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "gpuops-lab", "-f", SSH / "id_ed25519")
     host_key = " ".join((base / "etc/ssh/ssh_host_ed25519_key.pub").read_text().split()[:2])
-    (SSH / "known_hosts").write_text(f"{NODE_ADDRESS} {host_key}\n[{RENTAL_ADDRESS}]:{RENTAL_PORT} {host_key}\n")
-    (SSH / "config").write_text(
-        textwrap.dedent(f"""\
+    known_hosts = f"{NODE_ADDRESS} {host_key}\n[{RENTAL_ADDRESS}]:{RENTAL_PORT} {host_key}\n"
+    put(SSH / "known_hosts", known_hosts.encode())
+    config = f"""\
         Host kpro5
           HostName {NODE_ADDRESS}
         Host rental
@@ -183,8 +183,8 @@ def _ssh_files(base: Path) -> None:
           HostKeyAlgorithms ssh-ed25519
           StrictHostKeyChecking yes
           BatchMode yes
-        """)
-    )
+        """
+    put(SSH / "config", textwrap.dedent(config).encode())
 
 
 def _network() -> None:

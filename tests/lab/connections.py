@@ -29,6 +29,8 @@ HOST_KEY = "/etc/ssh/ssh_host_ed25519_key.pub"
 CONTROL = tempfile.TemporaryDirectory(prefix="pct")
 SSH = ["ssh", "-F", str(LAB / "ssh/config"), "-o", "ControlMaster=auto", "-o", "ControlPersist=60",
        "-o", f"ControlPath={CONTROL.name}/%C"]  # fmt: skip
+# of containers; the lab writes its own file anew whenever it is started
+KNOWN_HOSTS = Path(CONTROL.name, "known_hosts")
 
 init_plugin_loader([str(Path(__file__).resolve().parents[2] / ".dev")])
 
@@ -61,6 +63,7 @@ def way_in(way: str, vmid: int, **changes: Any) -> dict[str, Any]:
     if way == "ssh":
         # pct asks for no terminal either: one merges stderr into stdout
         asked = {"ansible_connection": "ansible.builtin.ssh", "ansible_ssh_use_tty": False}
+        asked["ansible_ssh_common_args"] = f"-F {LAB}/ssh/config -o UserKnownHostsFile={KNOWN_HOSTS}"
         return variables(**{"ansible_host": f"10.98.0.{vmid}", **asked, **changes})
     asked = {"ansible_connection": "gpuops.sglang.pct", "ansible_pct_vmid": vmid, "ansible_pct_entry": way}
     return variables(**{**asked, **changes})
@@ -77,7 +80,7 @@ def enter(way: str, vmid: int, **changes: object) -> ConnectionBase:
 @contextlib.contextmanager
 def login_of_container(vmid: int) -> Iterator[None]:
     """While it lasts, the lab's key opens the container's own sshd, and ssh knows the container's host key."""
-    container, known_hosts = connect(vmid), LAB / "ssh/known_hosts"
+    container = connect(vmid)
     mark = f"test-{os.getpid()}"  # others may do the same at the same time
     words = (
         (LAB / "ssh/id_ed25519.pub").read_text().split(),
@@ -88,14 +91,11 @@ def login_of_container(vmid: int) -> Iterator[None]:
     container.exec_command("mkdir -pm 700 /root/.ssh; cat >>/root/.ssh/authorized_keys", key.encode())
     if stopped:
         container.exec_command("systemctl start ssh")
-    with known_hosts.open("a") as file:
-        file.write(f"10.98.0.{vmid} {host_key}")
+    KNOWN_HOSTS.write_text(f"10.98.0.{vmid} {host_key}")
     try:
         yield
     finally:
         enter("ssh", vmid).reset()
-        lines = known_hosts.read_text().splitlines(keepends=True)
-        known_hosts.write_text("".join(line for line in lines if not line.endswith(f" {mark}\n")))
         container.exec_command(
             f"cd /root/.ssh; sed -i '/ {mark}$/d' authorized_keys; test -s authorized_keys || rm authorized_keys"
         )
