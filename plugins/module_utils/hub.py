@@ -27,6 +27,27 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
 from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import CLEAN, Steps, make_venv
 
 CLIENT = "huggingface_hub"
+# what each version of the client is installed with, on Python 3.10 to 3.13; for others it is what is newest then
+NEEDS = {
+    "2.4.0": (
+        "anyio==4.16.0",
+        "click==8.5.1",
+        "exceptiongroup==1.3.2",
+        "filelock==4.1.0",
+        "fsspec==2026.9.0",
+        "h11==0.16.0",
+        "hf-xet==1.8.0",
+        "httpcore2==2.14.0",
+        "httpx2==2.14.0",
+        "idna==3.20",
+        "packaging==26.4",
+        "PyYAML==6.0.4",
+        "tomli==2.5.0",
+        "tqdm==4.70.1",
+        "truststore==0.10.5",
+        "typing_extensions==4.16.0",
+    )
+}
 # it has the program's text as the first line of its input, the request as the second
 PROGRAM = "import json, sys; exec(json.loads(sys.stdin.readline()))"
 WORKERS = 8  # files at a time, as the client itself does
@@ -75,7 +96,8 @@ class Hub:
             with only_one(self.home.parent / "install.lock", f"installs {CLIENT} into {self.home}", INSTALL_WAIT):
                 if not self.has_client():
                     steps = Steps("the hub's client", self.home.parent, {**CLEAN, **self.environment})
-                    make_venv(steps, self.home, self.python, f"{CLIENT}=={self.client}")
+                    needs = NEEDS.get(self.client, ())
+                    make_venv(steps, self.home, self.python, f"{CLIENT}=={self.client}", needs=needs)
                     write_whole(self.home / WHOLE, "")
 
     def listing(self, repo: str, revision: str, allow: tuple[str, ...], ignore: tuple[str, ...]) -> tuple[str, Wanted]:

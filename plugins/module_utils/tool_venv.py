@@ -11,11 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, few_inodes, last_lines, run
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
+    Refused,
+    few_inodes,
+    last_lines,
+    run,
+    write_whole,
+)
 
 # what every download begins with; the operator's variables come on top
 CLEAN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
 
+NEEDS = "constraints.txt"  # in a venv
 UNKNOWN_ISSUER = "invalid peer certificate: UnknownIssuer"  # in the words of uv, which brings certificates of its own
 
 # the password of each address in e.g. a proxy, UV_INDEX (NAME=URL) or PIP_EXTRA_INDEX_URL (several), or a token alone
@@ -72,9 +79,17 @@ def _said(text: str) -> str:
     return " | ".join([*warnings[:2], *lines[start:][:12]])
 
 
-def make_venv(steps: Steps, home: Path, python: str, requirement: str, options: Sequence[str] = ()) -> None:
-    """Install `requirement` (NAME==VERSION) into a new venv `home` of the interpreter `python`; `options` are pip's."""
+def make_venv(
+    steps: Steps, home: Path, python: str, requirement: str, options: Sequence[str] = (), needs: Sequence[str] = ()
+) -> None:
+    """Install `requirement` (NAME==VERSION) into a new venv `home` of the interpreter `python`.
+
+    `options` are pip's, `needs` the exact versions of what may be installed with it.
+    """
     tool = requirement.partition("==")[0]
     steps.run(f"making {tool}'s venv", [python, "-m", "venv", "--clear", str(home)])
     pip = [str(home / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    if needs:
+        write_whole(home / NEEDS, "".join(f"{line}\n" for line in needs))
+        options = [*options, "--constraint", str(home / NEEDS)]
     steps.run(f"installing {tool}", [*pip, *options, requirement])

@@ -84,6 +84,14 @@ def client() -> Hub:
     return replace(made, environment={})
 
 
+def test_the_client_comes_with_the_same_packages_every_time(client: Hub) -> None:
+    done = subprocess.run(
+        [client.home / "bin/python", "-m", "pip", "freeze"], capture_output=True, text=True, check=True
+    )
+    found = {line.lower() for line in done.stdout.split()} - {f"{hub.CLIENT}=={client.client}"}
+    assert len(found) > 5 and found <= {line.lower() for line in hub.NEEDS[client.client]}
+
+
 @pytest.fixture
 def server() -> Iterator[HubServer]:
     with HubServer().running() as running:
