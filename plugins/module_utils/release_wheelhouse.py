@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import shutil
 import socket
 import urllib.error
@@ -88,9 +89,27 @@ def _name(package: Package) -> str:
     return name
 
 
+def _logins(environment: Mapping[str, str]) -> urllib.request.HTTPPasswordMgr:
+    """Return the logins of the indexes, as uv takes them from its variables: of an address, or of a name for it."""
+    found = urllib.request.HTTPPasswordMgrWithDefaultRealm()
+    for variable in ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS"):
+        for word in environment.get(variable, "").split():
+            name, equal, address = word.partition("=")
+            if "://" in name or not equal:
+                name, address = "", word
+            parts = urllib.parse.urlsplit(address)
+            own = f"UV_INDEX_{re.sub('[^A-Z0-9]', '_', name.upper())}"
+            user = environment.get(f"{own}_USERNAME") or urllib.parse.unquote(parts.username or "")
+            password = environment.get(f"{own}_PASSWORD") or urllib.parse.unquote(parts.password or "")
+            if user or password:
+                found.add_password(None, f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", user, password)
+    return found
+
+
 def _bring(steps: Steps, files: Sequence[Package], path: Path) -> list[str]:
     """Download what is not there, each file checked by its digest, and return the names."""
     os.environ.update(steps.environment)  # proxies and certificates, as uv has them
+    opener = urllib.request.build_opener(urllib.request.HTTPBasicAuthHandler(_logins(steps.environment)))
     came = []
     for package in files:
         place = path / _name(package)
@@ -98,7 +117,7 @@ def _bring(steps: Steps, files: Sequence[Package], path: Path) -> list[str]:
             continue
         partial = place.with_name(f".{place.name}.partial")
         try:
-            with urllib.request.build_opener().open(package.url, timeout=TIMEOUT) as answer, partial.open("wb") as file:
+            with opener.open(package.url, timeout=TIMEOUT) as answer, partial.open("wb") as file:
                 shutil.copyfileobj(answer, file, BLOCK)
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, socket.timeout) as error:
             raise Refused(f"{steps.label}: can not download {package.url}: {error}: the next run goes on") from error

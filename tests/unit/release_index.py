@@ -86,6 +86,7 @@ class Index:
         self.folder = folder
         self.days: dict[str, str] = {}  # file -> the day that it was uploaded, for those of another day
         self.times = True  # whether it tells upload times
+        self.login = ""  # USER:PASSWORD without which it tells nothing
         self.asked: list[str] = []
         self.url = ""
 
@@ -115,6 +116,13 @@ def serving(folder: Path) -> Iterator[Index]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             index.asked.append(self.path)
+            asked = f"Basic {base64.b64encode(index.login.encode()).decode()}"
+            if index.login and self.headers["Authorization"] != asked:
+                self.send_response(401)
+                self.send_header("WWW-Authenticate", 'Basic realm="index"')
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             # a proxy is asked for whole addresses
             kind, _, name = urlsplit(self.path).path.strip("/").partition("/")
             page = index.page(name) if kind == "simple" else None

@@ -593,6 +593,28 @@ def wheelhouse(place: Place, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place.folder / "wheelhouse"
 
 
+@pytest.mark.parametrize("way", ["address", "variables"])
+def test_an_index_with_a_login(place: Place, wheelhouse: Path, way: str) -> None:
+    place.index.login = "bot:planted-9e21"
+    address = place.index.url
+    if way == "address":
+        place.environment["UV_DEFAULT_INDEX"] = address.replace("://", f"://{place.index.login}@")
+    else:
+        place.environment |= {"UV_DEFAULT_INDEX": f"own={address}"}
+        place.environment |= {"UV_INDEX_OWN_USERNAME": "bot", "UV_INDEX_OWN_PASSWORD": "planted-9e21"}
+    target = release_wheelhouse.Target("0.5.23", (), "", PYTHON, "", "")
+    _lock, came = release_wheelhouse.make(target, wheelhouse, UV, place.environment)
+    assert len(came) == 4
+    place.install()
+    place.index.login = "bot:another"
+    shutil.rmtree(wheelhouse)
+    with pytest.raises(Refused) as caught:
+        release_wheelhouse.make(target, wheelhouse, UV, place.environment)
+    assert "planted" not in str(caught.value)
+    kept = [path for path in [*place.spec.path.glob("*.*"), *wheelhouse.rglob("*")] if path.is_file()]
+    assert kept and not [path for path in kept if b"planted" in path.read_bytes()]
+
+
 def test_a_host_without_an_index_installs_from_a_wheelhouse(place: Place, wheelhouse: Path) -> None:
     target = release_wheelhouse.Target("0.5.23", (), "", PYTHON, "", "")
     lock, came = release_wheelhouse.make(target, wheelhouse, UV, place.environment)
