@@ -23,6 +23,11 @@ our @EXPORT_OK = qw(hotplug_device is_running pid start status stop write_lxc_co
 my $LXC = '/var/lib/lxc';
 my $IMAGES = '/srv/img';    # where the lab keeps what Proxmox would have on a storage: read-only root file systems
 my $FIRST_ID = 100000;      # of an unprivileged container, on the node
+
+# What common.conf allows and userns.conf takes back. LXC denies all that is not listed once one device is.
+my @STANDARD_DEVICES = (
+    'c *:* m', 'b *:* m', map {"c $_ rwm"} qw(1:3 1:5 1:7 1:8 1:9 5:0 5:1 5:2 136:* 10:229)
+);
 my $UNIT = '/run/systemd/system/pve-container@.service';
 
 # Running is whoever listens on LXC's command socket; a frozen container counts.
@@ -72,6 +77,7 @@ sub write_lxc_config ($vmid, $config) {
     push @lines, 'lxc.console.path = none' if !($values->{console} // 1);
     push @lines, "lxc.init.cmd = $values->{entrypoint}" if defined $values->{entrypoint};
     push @lines, limit_lines($values);
+    push @lines, map {"lxc.cgroup2.devices.allow = $_"} @STANDARD_DEVICES if grep {/^dev\d/} keys %$values;
     for my $key (sort keys %$values) {
         push @lines, device_lines($vmid, $values->{$key}) if $key =~ /^dev\d/;
         push @lines, mount_line($values->{$key}, $unprivileged) if $key =~ /^mp\d/;
