@@ -139,6 +139,12 @@ def _same(path: Path, known: File) -> bool:
     return (stat.st_size, stat.st_mtime_ns, stat.st_ino) == (known["size"], known["mtime_ns"], known["inode"])
 
 
+def there(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> int:
+    """Return how many bytes of files are there."""
+    sizes = ((folder / name, file["size"]) for name, file in files.items())
+    return sum(min(size, path.stat().st_size) for path, size in sizes if path.exists())
+
+
 def files_of(folder: Path) -> Iterator[str]:
     """Yield every file below `folder` by its path from there; hidden ones are no part of a model."""
     seen: set[tuple[int, int]] = set()

@@ -1,14 +1,14 @@
 # Copyright (c) 2026, gpuops contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The models of a host: fetched from a hub into the store, or looked at where they are.
+"""The models of a host: fetched from a hub or another host into the store, or looked at where they are.
 
 STORE/NAME/                      a whole model; never changed, apart from damage that is put right
 STORE/NAME/.gpuops-model.json    its record
 STORE/.NAME.partial/             what has been fetched so far
 STORE/.NAME.lock                 held, also between the containers that share the store, while it is fetched
 RECORDS/NAME.json                the record of a model that lies elsewhere, or in a store that is read only
-RECORDS/.rates.json              how fast each hub was
+RECORDS/.rates.json              how fast each hub and host was
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,13 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
     writing_below,
 )
 from ansible_collections.gpuops.sglang.plugins.module_utils.hub import Hub, Wanted
+from ansible_collections.gpuops.sglang.plugins.module_utils.model_copy import Ssh, from_host
+from ansible_collections.gpuops.sglang.plugins.module_utils.model_source import FromHub, Source
 from ansible_collections.gpuops.sglang.plugins.module_utils.processes import duration
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
-PLAN = ".gpuops-fetch.json"  # in the partial directory: the hash that each file there is to have
+PLAN = ".gpuops-fetch.json"  # in the partial directory: of each file there the hash it is to have, or its age
 RATES = ".rates.json"  # no name of a model begins with a dot
 LOCK_WAIT = 2 * 86400  # s: another container may fetch a terabyte
 MEASURED = 2  # s that a transfer must take to tell a rate
@@ -52,12 +54,13 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Model:
-    """What an operator asks for: a repository of a hub, or a directory."""
+    """What an operator asks for: a repository of a hub, a directory, or one of another host."""
 
     name: str
     repo: str = ""
     revision: str = "main"
     path: str = ""
+    copy_from: str = ""
     allow: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     trust_remote_code: bool = False
@@ -70,10 +73,15 @@ class Place:
     store: Path
     records: Path
     hub: Hub
+    ssh: Ssh = field(default_factory=Ssh)
 
     def folder(self, model: Model) -> Path:
         """The directory of a model."""
         return Path(model.path) if model.path else self.store / model.name
+
+    def source(self, model: Model) -> Source:
+        """Where a model is fetched from."""
+        return from_host(model.copy_from, self.ssh) or FromHub(self.hub, model.repo, model.revision)
 
 
 def problems_of(models: Iterable[Model], remove: Sequence[str] = ()) -> list[str]:
@@ -87,10 +95,15 @@ def problems_of(models: Iterable[Model], remove: Sequence[str] = ()) -> list[str
         elif model.name in names:
             problems.append(f"model '{model.name}' is there twice: rename one")
         names.add(model.name)
-        if bool(model.repo) == bool(model.path):
-            problems.append(f"model '{model.name}' needs either 'repo' or 'path'")
+        if [model.repo, model.path, model.copy_from].count("") != 2:
+            problems.append(f"model '{model.name}' needs exactly one of 'repo', 'path' and 'copy_from'")
         elif model.path and not model.path.startswith("/"):
             problems.append(f"model '{model.name}' has the path {model.path!r}: write an absolute one")
+        elif model.copy_from and not from_host(model.copy_from, Ssh()):
+            problems.append(
+                f"model '{model.name}' has copy_from {model.copy_from!r}: write [USER@]HOST:/PATH or "
+                "ssh://[USER@]HOST[:PORT]/PATH"
+            )
     return problems
 
 
@@ -112,7 +125,7 @@ def ensure(model: Model, place: Place, full: bool, change: bool, tell: Tell) -> 
     `full` reads every file again. Raises Refused with what is wrong.
     """
     os.umask(0o022)  # the service user reads what root fetches
-    done = _in_place(model, place, full, change, tell) if model.path else _of_hub(model, place, full, change, tell)
+    done = _in_place(model, place, full, change, tell) if model.path else _in_store(model, place, full, change, tell)
     return {"name": model.name, "path": str(place.folder(model)), **done}
 
 
@@ -144,26 +157,28 @@ def _summary(one: Mapping[str, Any]) -> str:
         return f"it; how large it is is not known: {one['unknown']}"
     took = one["usual_seconds"]
     time_needed = "unknown time" if took is None else f"about {duration(took)} at the rate of an earlier transfer"
-    return f"{one['fetched_files']} files of {one['commit']}, {amount(one['fetched_size'])}, {time_needed}"
+    origin = one.get("copy_from") or one["commit"]
+    return f"{one['fetched_files']} files of {origin}, {amount(one['fetched_size'])}, {time_needed}"
 
 
-def _of_hub(model: Model, place: Place, full: bool, change: bool, tell: Tell) -> dict[str, Any]:
+def _in_store(model: Model, place: Place, full: bool, change: bool, tell: Tell) -> dict[str, Any]:
     record = _record(model, place)
     if record and not full and is_settled(model, place):
         return _result(record, {})
+    source = place.source(model)
+    rate = _rates(place).get(source.address)
     if not change:
         if record:
             damaged, _files = _look(model, place, record, full, tell)
-            return _result(record, {name: record["files"][name] for name in damaged}, damaged.values(), place)
-        with tempfile.TemporaryDirectory() as root:
-            hub = place.hub if place.hub.has_client() else replace(place.hub, root=Path(root))
+            return _result(record, {name: record["files"][name] for name in damaged}, damaged.values(), rate)
+        with tempfile.TemporaryDirectory() as scratch:
             try:
-                hub.install()
-            except Refused as problem:  # a new host lacks what the client needs, which check mode does not install
+                source = source.ready(lambda _line: None, Path(scratch))
+            except Refused as problem:  # a new host lacks what it needs for that, which check mode does not install
                 return {**_result({"commit": "", "files": {}, "code": []}, {}), "unknown": str(problem)}
-            made = _planned(model, replace(place, hub=hub))
+            made = _planned(model, source)
         _check_room(place.store, made["files"], place.store / f".{model.name}.partial")
-        return _result(made, made["files"], (), place)
+        return _result(made, made["files"], (), rate)
     if record:
         damaged, files = _look(model, place, record, full, tell)
         if not damaged:
@@ -189,56 +204,55 @@ def _of_hub(model: Model, place: Place, full: bool, change: bool, tell: Tell) ->
 def _fetched(model: Model, place: Place, full: bool, tell: Tell) -> dict[str, Any]:
     """Fetch what is not there or damaged; nobody else does meanwhile."""
     folder, work = place.folder(model), place.store / f".{model.name}.partial"
-    record = _record(model, place)
+    record, source = _record(model, place), place.source(model)
     if record is None:
-        _install(place.hub, model, tell)
-        record = _planned(model, place)
+        source = _asked(source, model, tell)
+        record = _planned(model, source)
         wanted: Wanted = record["files"]
-        _bring(model, place, record, wanted, work, tell)
+        hashes = _bring(model, place, source, record["commit"], wanted, work, tell)
         problems = model_record.structure_problems(work)
         if problems:
-            raise Refused(f"{model.repo} at revision {record['commit']} is no whole model: {'; '.join(problems)}")
-        _check_code([*record["code"], *model_record.foreign_code(work)], model, place)
-        made = {name: model_record.state_of(work / name, file["hash"]) for name, file in wanted.items()}
+            raise Refused(f"{source.named(record['commit'])} is no whole model: {'; '.join(problems)}")
+        _check_code([*record["code"], *model_record.foreign_code(work)], model, source.page(record["commit"]))
+        made = {name: model_record.state_of(work / name, hashes[name]) for name in wanted}
         model_record.write(work / model_record.NAME, {**record, "files": made, "verified": _now()})
         (work / PLAN).unlink()
         work.rename(folder)
-        return _result(record, wanted, (), place)
+        return _result(record, wanted, (), _rates(place).get(source.address))
     damaged, files = _look(model, place, record, full, tell)
     if damaged:
-        _install(place.hub, model, tell)
+        source = _asked(source, model, tell)
         wanted = {name: record["files"][name] for name in damaged}
-        _bring(model, place, record, wanted, work, tell)
-        for name, file in wanted.items():
+        hashes = _bring(model, place, source, record["commit"], wanted, work, tell)
+        for name in wanted:
             # a server that has the damaged file open keeps that
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (work / name).replace(folder / name)
-            files[name] = model_record.state_of(folder / name, file["hash"])
+            files[name] = model_record.state_of(folder / name, hashes[name])
         shutil.rmtree(work)
     _renew(model, place, record, files)
-    return _result(record, {name: files[name] for name in damaged}, damaged.values(), place)
+    rate = _rates(place).get(source.address)
+    return _result(record, {name: files[name] for name in damaged}, damaged.values(), rate)
 
 
-def _install(hub: Hub, model: Model, tell: Tell) -> None:
-    if not hub.has_client():
-        tell(f"{model.name}: installs the hub's client")
-        hub.install()
-    tell(f"{model.name}: asks {hub.endpoint}")
+def _asked(source: Source, model: Model, tell: Tell) -> Source:
+    source = source.ready(lambda line: tell(f"{model.name}: {line}"))
+    tell(f"{model.name}: asks {source.address}")
+    return source
 
 
-def _planned(model: Model, place: Place) -> dict[str, Any]:
-    """Ask the hub, and return a record without what only files have."""
-    commit, files = place.hub.listing(model.repo, model.revision, model.allow, model.ignore)
+def _planned(model: Model, source: Source) -> dict[str, Any]:
+    """Ask the source, and return a record without what only files have."""
+    plan = source.plan(model.allow, model.ignore)
+    files, named = plan["files"], source.named(plan["commit"])
     kept = needed(files) if not model.allow else files
     # a hidden file is no part of a model, and no name may lead out of its directory
     kept = {name: file for name, file in kept.items() if not any(part[:1] in ("", ".") for part in name.split("/"))}
     if not kept:
-        raise Refused(f"{model.repo} at revision {commit} has no file that 'allow' and 'ignore' leave: correct them")
+        raise Refused(f"{named} has no file that 'allow' and 'ignore' leave: correct them")
     code = sorted(name for name in kept if name.endswith(".py"))
-    _check_code(code, model, place, commit)
-    asked = {name: getattr(model, name) for name in ("repo", "revision")}
-    asked.update(allow=list(model.allow), ignore=list(model.ignore))
-    return {**asked, "endpoint": place.hub.endpoint, "commit": commit, "code": code, "files": kept}
+    _check_code(code, model, source.page(plan["commit"]))
+    return {**plan, "allow": list(model.allow), "ignore": list(model.ignore), "code": code, "files": kept}
 
 
 def needed(files: Wanted) -> Wanted:
@@ -250,58 +264,67 @@ def needed(files: Wanted) -> Wanted:
     return {name: file for name, file in files.items() if name not in others}
 
 
-def _bring(model: Model, place: Place, record: Mapping[str, Any], wanted: Wanted, work: Path, tell: Tell) -> None:
-    """Fetch files into `work` and verify each of them."""
+def _bring(
+    model: Model, place: Place, source: Source, commit: str, wanted: Wanted, work: Path, tell: Tell
+) -> dict[str, str]:
+    """Fetch files into `work`, verify each of them, and return their hashes."""
     work.mkdir(exist_ok=True)
     _keep_known(work, wanted)
     _check_room(place.store, wanted, work)
     total = sum(file["size"] for file in wanted.values())
-    first, began = _there(work, wanted), time.monotonic()
-    problems = []
+    first, began = model_record.there(work, wanted), time.monotonic()
+    hashes, problems = {}, []
     start: tuple[int, float] | None = None  # of what is shown; the client takes a second to load
-    for answer in place.hub.fetch(model.repo, record["commit"], work, wanted):
-        name = answer.get("came")
-        if name is None:
+    heard: _Reading | None = None
+    for answer in source.bring(commit, work, wanted):
+        if "bytes" in answer:
             start = start or (answer["bytes"], time.monotonic())
             tell(_progress(model.name, answer["bytes"], start[0], total, time.monotonic() - start[1]))
-        elif answer["hash"] != wanted[name]["hash"]:
-            (work / name).unlink()
-            problems.append(f"{work / name} has the hash {answer['hash']}, expected is {wanted[name]['hash']}")
+        elif "read" in answer:
+            heard = heard or _Reading(model.name, total, tell)
+            heard.read(answer["read"])
+        else:
+            name, found = answer["came"], answer["hash"]
+            path, expected, hashes[name] = work / name, wanted[name]["hash"] or found, found
+            if path.stat().st_size != wanted[name]["size"]:
+                problems.append(f"{path} has {path.stat().st_size} of {wanted[name]['size']} bytes")
+            elif found != expected:
+                problems.append(f"{path} has the hash {found}, expected is {expected}")
+            else:
+                continue
+            path.unlink()
     took = time.monotonic() - began
     if problems:
         raise Refused(
-            f"{'; '.join(problems)}: what {place.hub.endpoint} sent is removed, deploy again, and "
+            f"{'; '.join(problems)}: what {source.address} sent is removed, deploy again, and "
             "if it comes back so, what it stores is damaged"
         )
     if took >= MEASURED and total > first:
         place.records.mkdir(parents=True, exist_ok=True)
-        rates = {**_rates(place), place.hub.endpoint: round((total - first) / took)}
+        rates = {**_rates(place), source.address: round((total - first) / took)}
         write_whole(place.records / RATES, json.dumps(rates, indent=1, sort_keys=True))
+    return hashes
 
 
 def _keep_known(work: Path, wanted: Wanted) -> None:
     """Remove from the partial directory what is of other files than those wanted now, e.g. of another commit."""
-    hashes = {name: file["hash"] for name, file in wanted.items()}
+    now = {name: file["hash"] or file["changed"] for name, file in wanted.items()}
     try:
         earlier = json.loads((work / PLAN).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        earlier = hashes  # each whole file is verified in any case
+        earlier = now  # each whole file is verified in any case
     for name in list(model_record.files_of(work)):
-        if name not in hashes or earlier.get(name) != hashes[name]:
+        if name not in now or earlier.get(name) != now[name]:
             (work / name).unlink()
-    write_whole(work / PLAN, json.dumps(hashes))
-
-
-def _there(work: Path, wanted: Wanted) -> int:
-    sizes = ((work / name, file["size"]) for name, file in wanted.items())
-    return sum(min(size, path.stat().st_size) for path, size in sizes if path.exists())
+    write_whole(work / PLAN, json.dumps(now))
 
 
 def _check_room(store: Path, wanted: Wanted, work: Path) -> None:
     """Compare what is to come with the free space and inodes; the quota of a dataset or project shows there too."""
     place = next(path for path in (store, *store.parents) if path.exists())
     free = os.statvfs(place)
-    need = sum(-(-file["size"] // free.f_frsize) for file in wanted.values()) * free.f_frsize - _there(work, wanted)
+    blocks = sum(-(-file["size"] // free.f_frsize) for file in wanted.values())
+    need = blocks * free.f_frsize - model_record.there(work, wanted)
     if need > free.f_bavail * free.f_frsize:
         there = amount(free.f_bavail * free.f_frsize)
         raise Refused(
@@ -362,39 +385,39 @@ def _record(model: Model, place: Place) -> dict[str, Any] | None:
         own = None
     if model.path:
         if own:
-            _check_code(own["code"], model, place)
+            _check_code(own["code"], model, model.path)
         return own
     record = model_record.read(folder / model_record.NAME)
     if record is None:
         if folder.exists() or folder.is_symlink():
             raise Refused(
                 f"{folder} is there and was not fetched by this role: give the model another name, or write "
-                f"'path: {folder}' in place of 'repo' to use it as it is"
+                f"'path: {folder}' in place of '{'copy_from' if model.copy_from else 'repo'}' to use it as it is"
             )
         return None
     rename = f"a model is not changed once it is there: give this one another name than '{model.name}'"
-    if record["repo"] != model.repo:
-        raise Refused(f"{folder} has {record['repo']}, asked for is {model.repo}: {rename}")
-    if model.revision not in (record["commit"], record["revision"]):
-        has = (
-            f"{record['revision']} ({record['commit']})" if record["revision"] != record["commit"] else record["commit"]
-        )
-        raise Refused(f"{folder} has revision {has} of {model.repo}, asked for is {model.revision}: {rename}")
+    source = place.source(model)
+    difference = source.difference(record)
+    if difference:
+        raise Refused(f"{folder} has {difference}: {rename}")
     for kind in ("allow", "ignore"):
         if sorted(record[kind]) != sorted(getattr(model, kind)):
             asked = ", ".join(getattr(model, kind)) or "none"
             raise Refused(
                 f"{folder} was fetched with {kind}: {', '.join(record[kind]) or 'none'}, asked for is {asked}: {rename}"
             )
-    _check_code(record["code"], model, place, record["commit"])
-    return own if own and own.get("commit") == record["commit"] else record
+    _check_code(record["code"], model, source.page(record["commit"]))
+    return own if own and _hashes(own) == _hashes(record) else record
 
 
-def _check_code(code: Iterable[str], model: Model, place: Place, commit: str = "") -> None:
+def _hashes(record: Mapping[str, Any]) -> dict[str, str]:
+    return {name: file["hash"] for name, file in record["files"].items()}
+
+
+def _check_code(code: Iterable[str], model: Model, where: str) -> None:
     names = list(code)
     if not names or model.trust_remote_code:
         return
-    where = model.path or f"{place.hub.endpoint}/{model.repo}/tree/{commit or model.revision}"
     ignore = "" if model.path else ", or leave it out with 'ignore: [\"*.py\"]'"
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     raise Refused(
@@ -419,7 +442,7 @@ def _in_place(model: Model, place: Place, full: bool, change: bool, tell: Tell) 
         raise Refused("; ".join(problems))
     names = list(model_record.files_of(folder))
     code = [*(name for name in names if name.endswith(".py")), *model_record.foreign_code(folder)]
-    _check_code(code, model, place)
+    _check_code(code, model, model.path)
     known = record["files"] if record else {}
     files = {}
     sizes = {name: (folder / name).stat().st_size for name in names}
@@ -483,12 +506,12 @@ def remove(names: Sequence[str], place: Place, used: Mapping[str, Sequence[str]]
 
 
 def _result(
-    record: Mapping[str, Any], fetched: Mapping[str, Any], damaged: Iterable[str] = (), place: Place | None = None
+    record: Mapping[str, Any], fetched: Mapping[str, Any], damaged: Iterable[str] = (), rate: int | None = None
 ) -> dict[str, Any]:
     size = sum(file["size"] for file in fetched.values())
-    rate = _rates(place).get(place.hub.endpoint) if place else None
     return {
         "commit": record["commit"],
+        **({"copy_from": record["copy_from"]} if "copy_from" in record else {}),
         "files": len(record["files"]),
         "size": sum(file["size"] for file in record["files"].values()),
         "code": record["code"],

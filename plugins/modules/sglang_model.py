@@ -8,7 +8,8 @@ DOCUMENTATION = r"""
 module: sglang_model
 short_description: Have models on a host, whole and verified
 description:
-  - Fetches models from a hub with its own client, C(huggingface_hub), and verifies models that are on the host already.
+  - Fetches models from a hub with its own client, C(huggingface_hub), copies them from other hosts with C(rsync) over
+    C(ssh), and verifies models that are on the host already.
   - A model that is fetched is a directory in O(store). It comes into a hidden directory beside it and gets its name
     when every file is verified (size, hash as the hub has it, headers and index of safetensors). It is not changed
     afterwards; another revision is another model. A file that is damaged or gone is fetched again, the very same one.
@@ -40,6 +41,15 @@ options:
         description:
           - Directory of a model that is there already, also on a mount that is read only, in place of a repository.
           - It is verified and never changed. Its files are hashed with O(verify=full) alone, and compared from then on.
+        type: str
+        default: ""
+      copy_from:
+        description:
+          - Directory of a model on another host, in place of a repository, as V([USER@]HOST:/PATH) or
+            V(ssh://[USER@]HOST[:PORT]/PATH). It is fetched from there as from a hub, and never changed there.
+          - With the record of a model that was fetched, each file must have its size and hash. Without one the
+            structure is verified, and the hashes are those of what came.
+          - Links are followed within the directory, and from a snapshot in a hub's cache to its files.
         type: str
         default: ""
       allow:
@@ -82,8 +92,18 @@ options:
     description: Token for private and gated repositories. It is given to the client through a pipe alone.
     type: str
     default: ""
+  ssh_key:
+    description:
+      - Private key for O(models[].copy_from), without a passphrase; the keys and the agent of root when left out.
+      - It is given to ssh in a file of memory alone, which ends with the copying.
+    type: str
+    default: ""
+  ssh_known_hosts:
+    description: Lines of a C(known_hosts) with the keys of these hosts; root's own when left out.
+    type: str
+    default: ""
   environment:
-    description: Variables of everything that downloads, for example a proxy or C(PIP_INDEX_URL).
+    description: Variables of everything that downloads from the hub, for example a proxy or C(PIP_INDEX_URL).
     type: dict
     default: {}
   root:
@@ -128,6 +148,15 @@ EXAMPLES = r"""
       - name: Qwen3.6-27B
         path: /mnt/models/Qwen3.6-27B
 
+- name: Copy one from another host
+  gpuops.sglang.sglang_model:
+    client_version: 2.4.0
+    ssh_key: "{{ vault_models_key }}"
+    ssh_known_hosts: kpro5 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5...
+    models:
+      - name: Qwen3-8B
+        copy_from: models@kpro5:/srv/models/Qwen3-8B
+
 - name: Remove one that nothing serves
   gpuops.sglang.sglang_model:
     client_version: 2.4.0
@@ -148,8 +177,12 @@ models:
       description: Its directory.
       type: str
     commit:
-      description: Commit of its repository; empty for a model that was there already.
+      description: Commit of its repository; empty for a model that was there already, or copied without a record.
       type: str
+    copy_from:
+      description: Where it was copied from.
+      type: str
+      returned: where it was copied
     files:
       description: How many files it has.
       type: int
@@ -165,7 +198,9 @@ models:
         - How many files were fetched; with check mode how many would be, 0 where C(unknown) says why that is not known.
       type: int
     unknown:
-      description: Why it can not be told what would be fetched, before the host has what the hub's client needs.
+      description:
+        - Why it can not be told what would be fetched, before the host has what the hub's client needs, or rsync and
+          ssh.
       type: str
       returned: in check mode, where it is so
     fetched_size:
@@ -195,7 +230,13 @@ import json
 import re
 from pathlib import Path
 
-from ansible_collections.gpuops.sglang.plugins.module_utils import hub_client, launch, model_runs, model_store
+from ansible_collections.gpuops.sglang.plugins.module_utils import (
+    hub_client,
+    launch,
+    model_copy,
+    model_runs,
+    model_store,
+)
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, require_root
 from ansible_collections.gpuops.sglang.plugins.module_utils.hub import Hub
 from ansible_collections.gpuops.sglang.plugins.module_utils.instance_spec import SecretiveModule
@@ -208,6 +249,7 @@ MODEL_SPEC = {
     "repo": {"type": "str", "default": ""},
     "revision": {"type": "str", "default": "main"},
     "path": {"type": "str", "default": ""},
+    "copy_from": {"type": "str", "default": ""},
     "allow": {"type": "list", "elements": "str", "default": []},
     "ignore": {"type": "list", "elements": "str", "default": []},
     "trust_remote_code": {"type": "bool", "default": False},
@@ -224,6 +266,8 @@ def main() -> None:
             "verify": {"type": "str", "choices": ["quick", "full"], "default": "quick"},
             "endpoint": {"type": "str", "default": "https://huggingface.co"},
             "token": {"type": "str", "default": "", "no_log": True},
+            "ssh_key": {"type": "str", "default": "", "no_log": True},
+            "ssh_known_hosts": {"type": "str", "default": ""},
             "environment": {"type": "dict", "default": {}},
             "root": {"type": "path", "default": "/opt/sglang"},
             "python": {"type": "path", "default": "/usr/bin/python3"},
@@ -248,7 +292,7 @@ def main() -> None:
 def _begin(module: SecretiveModule, detached: bool) -> dict:
     asked, change = module.params, not module.check_mode
     environment = {name: str(value) for name, value in asked["environment"].items()}
-    secrets = {*passwords(environment), *([asked["token"]] if asked["token"] else [])}
+    secrets = {*passwords(environment), *filter(None, (asked["token"], asked["ssh_key"]))}
     module.no_log_values.update(secrets)
     models = [
         model_store.Model(**{**model, "allow": tuple(model["allow"]), "ignore": tuple(model["ignore"])})
@@ -261,7 +305,8 @@ def _begin(module: SecretiveModule, detached: bool) -> dict:
         asked["endpoint"].rstrip("/"), asked["client_version"], inspect.getsource(hub_client), Path(asked["root"]),
         asked["python"], asked["token"], environment,
     )  # fmt: skip
-    place = model_store.Place(Path(asked["store"]), Path(asked["state_dir"]) / ".models", hub)
+    ssh = model_copy.Ssh(asked["ssh_key"], asked["ssh_known_hosts"])
+    place = model_store.Place(Path(asked["store"]), Path(asked["state_dir"]) / ".models", hub, ssh)
     used = _used(Path(asked["state_dir"])) if asked["remove"] else {}
     removed = model_store.remove(asked["remove"], place, used, change)
     full = asked["verify"] == "full"

@@ -706,8 +706,8 @@ def test_other_forms_of_the_same_weights_are_not_needed(names: list[str], kept: 
     [
         ([Model("../a", "o/m")], "name '../a'"),
         ([Model("a", "o/m"), Model("a", "o/n")], "'a' is there twice"),
-        ([Model("a")], "needs either 'repo' or 'path'"),
-        ([Model("a", "o/m", path="/a")], "needs either 'repo' or 'path'"),
+        ([Model("a")], "needs exactly one of 'repo', 'path' and 'copy_from'"),
+        ([Model("a", "o/m", path="/a")], "needs exactly one of 'repo', 'path' and 'copy_from'"),
         ([Model("a", path="b/c")], "write an absolute one"),
     ],
 )

@@ -14,6 +14,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.superviso
 from ansible_collections.gpuops.sglang.plugins.modules import sglang_model
 from conftest import call_module, run_module
 from hub_server import small_model
+from ssh_server import new_key
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the module needs root")
 
@@ -77,6 +78,27 @@ def test_what_an_instance_serves_or_would_return_to_is_not_removed(
     assert call_module(sglang_model, {**asked, "models": [], "remove": ["another"]})["removed"] == []
 
 
+def test_the_key_of_a_copy_is_in_no_result_and_no_log(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    key = new_key(tmp_path / "key")
+    copied = {"models": [{"name": "m", "copy_from": "ssh://127.0.0.1:1/m"}], "ssh_key": key, "ssh_known_hosts": "a"}
+    result, logged = run_module("sglang_model", {**asked, **copied})
+    monkeypatch.setattr(model_runs, "RUNS", Path(asked["state_dir"]) / "runs")
+    monkeypatch.setattr(systemd, "into_scope", lambda *_: None)
+    begun = call_module(sglang_model, {**asked, **copied, "follow": {"run": ""}})
+    follow = {"run": begun["run"], "seen": "begins", "least": 60, "most": 60}
+    while "msg" not in (ended := call_module(sglang_model, {"client_version": "2.4.0", "follow": follow})):
+        follow["seen"] = ended["line"]
+    for one in (result, ended):
+        assert one["failed"] and one["msg"].startswith(("can not copy ssh://127.0.0.1:1/m: ", "this host has no"))
+    runs = "".join(path.read_text() for path in model_runs.RUNS.iterdir())
+    assert not any(line in f"{result}{logged}{ended}{runs}" for line in key.splitlines()[1:-1])
+
+
 def test_a_wrong_list_is_told_whole(asked: dict[str, Any]) -> None:
     result = call_module(sglang_model, {**asked, "models": [{"name": "a"}, {"name": "../b", "repo": "o/b"}]})
-    assert result["failed"] and "'a' needs either 'repo' or 'path'; a model has the name '../b'" in result["msg"]
+    assert (
+        result["failed"]
+        and "'a' needs exactly one of 'repo', 'path' and 'copy_from'; a model has the name '../b'" in result["msg"]
+    )

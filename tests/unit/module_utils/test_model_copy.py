@@ -1,0 +1,482 @@
+# Copyright (c) 2026, gpuops contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Models that are copied from a real ssh server on this machine."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.sglang.plugins.module_utils import model_copy, model_record, model_store
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.hub import Hub
+from ansible_collections.gpuops.sglang.plugins.module_utils.model_copy import Ssh, from_host
+from ansible_collections.gpuops.sglang.plugins.module_utils.model_store import Model, Place
+from hub_server import blob, sha256, small_model
+from ssh_server import SSHD, SshServer, new_key
+from test_model_store import FILES, FIRST, FORK, MIB, NEEDED, SECOND, damage, whole
+
+pytestmark = pytest.mark.skipif(not (SSHD and shutil.which("rsync")), reason="needs Debian's openssh-server and rsync")
+# a space, what a shell and rsync's patterns mean, and a directory beside it that such a pattern would take too
+ODD = "a b'$(id)\\[x]*"
+COMMIT = "b968826d9c46dd6066d109eabc6255188de91218"
+
+
+class Lab:
+    """A store here, and a directory on a host."""
+
+    def __init__(self, folder: Path, server: SshServer) -> None:
+        self.server, self.said = server, list[str]()
+        self.there = folder / "there"
+        self.put(FILES)
+        self.ssh = Ssh(server.key, server.known_hosts)
+        self.place = Place(folder / "store", folder / "records", Hub("http://127.0.0.1:1", "0", "", folder / "root"))
+        self.model = Model("m", copy_from=self.address(self.there))
+        self.folder = self.place.store / "m"
+        self.partial = self.place.store / ".m.partial"
+
+    def address(self, path: object) -> str:
+        return f"ssh://{getpass.getuser()}@127.0.0.1:{self.server.port}{path}"
+
+    def put(self, files: dict[str, bytes]) -> None:
+        for name, content in files.items():
+            (self.there / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.there / name).write_bytes(content)
+
+    def fetched_there(self) -> None:
+        """Leave the record of a model that was fetched."""
+        files = {name: {**model_record.state_of(self.there / name, f"sha256:{sha256(FILES[name])}")} for name in NEEDED}
+        files["README.md"]["hash"] = f"git-sha1:{blob(FILES['README.md'])}"
+        origin = {"repo": "owner/model", "revision": "main", "endpoint": "https://hub.example.com", "commit": COMMIT}
+        record = {**origin, "allow": [], "ignore": [], "code": [], "files": files, "verified": "2026-01-01T00:00:00Z"}
+        model_record.write(self.there / model_record.NAME, record)
+
+    def ensure(self, full: bool = False, change: bool = True, **other: Any) -> dict[str, Any]:
+        place = replace(self.place, ssh=other.pop("ssh", self.ssh))
+        return model_store.ensure(replace(self.model, **other), place, full, change, self.said.append)
+
+    def refused(self, **other: Any) -> str:
+        with pytest.raises(Refused) as caught:
+            self.ensure(**other)
+        return str(caught.value)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / model_record.NAME).read_text())
+        return found
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    home = tmp_path / "sshd"
+    home.mkdir()
+    with SshServer(home).running() as server:
+        yield Lab(tmp_path, server)
+
+
+def rsyncs(folder: Path) -> list[int]:
+    """Return the processes of rsync that copy into a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[0] == b"rsync" and f"{folder}/".encode() in words:
+            found.append(int(path.parent.name))
+    return sorted(found)
+
+
+def wait_for(condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_model_is_copied_once_and_asks_nobody_afterwards(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    (lab.there / "config.json").chmod(0o600)
+    checked = lab.ensure(change=False)
+    assert not lab.place.store.exists() and not lab.place.records.exists()
+    monkeypatch.setattr(model_store, "MEASURED", 0)
+    result = lab.ensure()
+    assert {**result, "usual_seconds": None} == checked
+    assert whole(lab.folder) == {name: FILES[name] for name in NEEDED}
+    size = sum(len(FILES[name]) for name in NEEDED)
+    assert (result["fetched_files"], result["fetched_size"], result["commit"]) == (len(NEEDED), size, "")
+    assert result["copy_from"] == lab.record["copy_from"] == lab.model.copy_from
+    hashes = {name: f"sha256:{sha256(FILES[name])}" for name in NEEDED}
+    assert {name: file["hash"] for name, file in lab.record["files"].items()} == hashes
+    assert lab.folder.stat().st_mode & 0o777 == 0o755 and (lab.folder / "config.json").stat().st_mode & 0o777 == 0o644
+    assert sorted(path.name for path in lab.place.store.iterdir()) == [".m.lock", "m"]
+    assert model_record.needs_no_hub(lab.folder, {})
+    assert json.loads((lab.place.records / model_store.RATES).read_text()).keys() == {"127.0.0.1"}
+    assert lab.ensure(name="n", change=False)["usual_seconds"] is not None
+    lab.server.stop()
+    assert model_store.is_settled(lab.model, lab.place)
+    assert lab.ensure()["fetched_files"] == lab.ensure(full=True)["fetched_files"] == 0
+    # the same host by another user and port
+    assert lab.ensure(copy_from=f"127.0.0.1:{lab.there}/")["fetched_files"] == 0
+    other = f"kpro5:{lab.there}"
+    told = f"{lab.folder} has {lab.model.copy_from}, asked for is a copy of {other}: a model is not changed once"
+    assert lab.refused(copy_from=other).startswith(told)
+    assert f"has {lab.model.copy_from}, asked for is o/m:" in lab.refused(copy_from="", repo="o/m")
+
+
+def test_what_would_be_copied_is_told(lab: Lab) -> None:
+    result = model_store.all_of([lab.model], replace(lab.place, ssh=lab.ssh), [], False, False, lab.said.append)
+    size = model_store.amount(sum(len(FILES[name]) for name in NEEDED))
+    told = f"{len(NEEDED)} files of {lab.model.copy_from}, {size}, unknown time"
+    assert result["told"] == [f"m: would fetch {told}"] and result["diff"][0]["after"] == f"{told}\n"
+
+
+def test_a_fetched_model_is_copied_by_its_record(lab: Lab) -> None:
+    lab.fetched_there()
+    lab.put({"NOTES.txt": b"not of the model"})
+    result = lab.ensure()
+    assert whole(lab.folder) == {name: FILES[name] for name in NEEDED}
+    assert result["commit"] == COMMIT
+    origin = {"repo": "owner/model", "commit": COMMIT, "copy_from": lab.model.copy_from}
+    assert {name: lab.record[name] for name in origin} == origin
+    assert lab.record["files"]["README.md"]["hash"] == f"git-sha1:{blob(FILES['README.md'])}"
+    # what is listed by its repository is the same model, and a copy of the copy has its commit too
+    assert lab.ensure(copy_from="", repo="owner/model")["fetched_files"] == 0
+    assert lab.ensure(name="n", copy_from=lab.address(lab.folder))["commit"] == COMMIT
+
+
+def test_what_differs_from_the_record_there_is_not_taken(lab: Lab) -> None:
+    lab.fetched_there()
+    damage(lab.there / FIRST, "changed")
+    wrong = (lab.there / FIRST).read_bytes()
+    wrong = wrong[: len(FILES[FIRST])]
+    (lab.there / FIRST).write_bytes(wrong)
+    told = lab.refused()
+    expected, found = sha256(FILES[FIRST]), hashlib.sha256(wrong).hexdigest()
+    assert f"{lab.partial / FIRST} has the hash sha256:{found}, expected is sha256:{expected}" in told
+    assert "what 127.0.0.1 sent is removed" in told and not lab.folder.exists()
+    (lab.there / FIRST).write_bytes(FILES[FIRST])
+    lab.server.sent()
+    lab.ensure()
+    assert whole(lab.folder) == {name: FILES[name] for name in NEEDED}
+    assert lab.server.sent() < len(FILES[FIRST]) + 10_000
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [("removed", f"lacks {FIRST}"), ("truncated", f"has {len(FILES[FIRST]) - 7} of {len(FILES[FIRST])} bytes")],
+)
+def test_what_lacks_beside_the_record_there_is_told_before_anything_comes(lab: Lab, how: str, told: str) -> None:
+    lab.fetched_there()
+    damage(lab.there / FIRST, how)
+    assert f"{lab.model.copy_from} {told}" in lab.refused()
+    assert not lab.place.store.exists() or not lab.partial.exists()
+
+
+@pytest.mark.parametrize("content", ["{", '{"files": {"a": {"size": 1, "hash": ""}}}', '{"files": {"a": {"size": 1}}}'])
+def test_a_damaged_record_there_is_told(lab: Lab, content: str) -> None:
+    (lab.there / model_record.NAME).write_text(content)
+    assert f"the record {lab.model.copy_from}/.gpuops-model.json is damaged: have the model" in lab.refused()
+
+
+def test_a_shard_that_is_cut_off_there_makes_no_model(lab: Lab) -> None:
+    damage(lab.there / SECOND, "truncated")
+    told = lab.refused()
+    assert f"{lab.model.copy_from} is no whole model" in told
+    assert f"{SECOND} has {len(FILES[SECOND]) - 7} of {len(FILES[SECOND])} bytes" in told and not lab.folder.exists()
+    # put right there, with the same beginning or another
+    (lab.there / SECOND).write_bytes(FILES[SECOND])
+    lab.ensure()
+    assert whole(lab.folder) == {name: FILES[name] for name in NEEDED}
+
+
+def test_a_damaged_file_is_copied_again_and_no_other_content(lab: Lab) -> None:
+    lab.ensure()
+    damage(lab.folder / FIRST, "truncated")
+    damage(lab.folder / "config.json", "removed")
+    result = lab.ensure()
+    assert result["fetched_files"] == len(result["damaged"]) == 2
+    assert whole(lab.folder) == {name: FILES[name] for name in NEEDED} and not lab.partial.exists()
+    damage(lab.folder / FIRST, "truncated")
+    damage(lab.there / FIRST, "changed")
+    assert f"of {len(FILES[FIRST])} bytes" in lab.refused() or "has the hash" in lab.refused()
+    assert (lab.folder / FIRST).stat().st_size == len(FILES[FIRST]) - 7
+    lab.server.stop()
+    assert "Connection refused" in lab.refused()
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_an_interrupted_copy_goes_on_within_the_file(lab: Lab, recorded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = small_model(size=16 * MIB)
+    lab.put(large)
+    if recorded:
+        monkeypatch.setattr("test_model_copy.FILES", large)
+        lab.fetched_there()
+    lab.server.line(pace=0.02)
+
+    def cut(line: str) -> None:
+        lab.said.append(line)
+        if "/s" in line:
+            for pid in rsyncs(lab.partial)[:1]:
+                os.kill(pid, signal.SIGKILL)
+
+    with pytest.raises(Refused, match=r"rsync was ended|connection unexpectedly closed") as caught:
+        model_store.ensure(lab.model, replace(lab.place, ssh=lab.ssh), False, True, cut)
+    assert str(caught.value).endswith("deploy again, which goes on")
+    assert re.fullmatch(r"m: [\d.]+ MB of 33.6 MB, [\d.]+ MB/s, \d+ s left", lab.said[-1])
+    wait_for(lambda: not rsyncs(lab.partial))
+    kept = sum(path.stat().st_size for path in lab.partial.glob("*.safetensors"))
+    assert kept > MIB and not lab.folder.exists()
+    lab.server.line()
+    time.sleep(0.1)
+    lab.server.sent()
+    lab.ensure()
+    assert lab.server.sent() < 2 * 16 * MIB - kept + MIB
+    assert whole(lab.folder) == {name: large[name] for name in NEEDED}
+
+
+def test_a_cut_connection_is_told_and_gone_on_with(lab: Lab) -> None:
+    large = small_model(size=8 * MIB)
+    lab.put(large)
+    lab.server.line(cut=5 * MIB)
+    told = lab.refused()
+    assert lab.model.copy_from in told and told.endswith("deploy again, which goes on")
+    assert sum(path.stat().st_size for path in lab.partial.glob("*.safetensors")) > 4 * MIB
+    lab.server.line()
+    lab.ensure()
+    assert whole(lab.folder) == {name: large[name] for name in NEEDED}
+
+
+def test_a_beginning_of_another_content_is_put_right(lab: Lab) -> None:
+    lab.partial.mkdir(parents=True)
+    (lab.partial / FIRST).write_bytes(b"x" * 20_000)
+    (lab.partial / SECOND).write_bytes(FILES[SECOND] + b"more")
+    lab.ensure()
+    assert whole(lab.folder) == {name: FILES[name] for name in NEEDED}
+
+
+def test_a_file_that_was_changed_there_meanwhile_begins_anew(lab: Lab) -> None:
+    lab.put({"original/params.pth": b"", "README.md": b"a" * 100})
+    damage(lab.there / SECOND, "truncated")
+    lab.refused()
+    os.utime(lab.there / "README.md", (1, 1))
+    lab.put({SECOND: FILES[SECOND]})
+    (lab.there / "README.md").write_bytes(b"b" * 100)
+    os.utime(lab.there / "README.md", (1, 1))
+    lab.ensure()
+    assert (lab.folder / "README.md").read_bytes() == b"b" * 100
+
+
+def test_rsync_ends_with_who_has_started_it(lab: Lab) -> None:
+    lab.put(small_model(size=16 * MIB))
+    lab.server.line(pace=0.05)
+    process = FORK.Process(target=lab.ensure)
+    process.start()
+    wait_for(lambda: rsyncs(lab.partial))
+    process.kill()
+    process.join()
+    wait_for(lambda: not rsyncs(lab.partial))
+    lab.server.line()
+    lab.ensure()
+    assert len(whole(lab.folder)) == len(NEEDED)
+
+
+def test_a_path_may_have_any_name(lab: Lab, tmp_path: Path) -> None:
+    for name in (f"plain\\name/{ODD}", f"plain\\name/{ODD.replace('*', 'y')}"):
+        shutil.copytree(lab.there, tmp_path / name)
+    shutil.copytree(lab.there, tmp_path / "plain\\name", dirs_exist_ok=True)
+    folder = tmp_path / "plain\\name"
+    (folder / ODD / "sp ace ü [0].txt").write_text("odd")
+    (folder / ODD.replace("*", "y") / "other.txt").touch()
+    lab.ensure(copy_from=lab.address(folder / ODD))
+    assert whole(lab.folder) == {**{name: FILES[name] for name in NEEDED}, "sp ace ü [0].txt": b"odd"}
+    lab.ensure(name="n", copy_from=lab.address(folder), ignore=("a b*",))
+    assert whole(lab.place.store / "n") == {name: FILES[name] for name in NEEDED}
+
+
+def test_patterns_and_code_are_as_with_a_hub(lab: Lab) -> None:
+    lab.put({"modeling.py": b"", "sub/b.py": b"", "more/c.txt": b""})
+    told = lab.refused()
+    assert f"could be told to run (modeling.py, sub/b.py): read it in {lab.model.copy_from}, then" in told
+    assert lab.ensure(name="n", ignore=("*.py", "more/"))["code"] == []
+    assert sorted(whole(lab.place.store / "n")) == sorted(NEEDED)
+    assert lab.ensure(trust_remote_code=True)["code"] == ["modeling.py", "sub/b.py"]
+    assert "no file that 'allow' and 'ignore' leave" in lab.refused(name="o", allow=("nothing*",))
+    assert "was fetched with ignore: none" in lab.refused(trust_remote_code=True, ignore=("*.md",))
+
+
+def test_links_of_a_hub_cache_are_followed(lab: Lab, tmp_path: Path) -> None:
+    cache = tmp_path / "hub/models--owner--model"
+    snapshot = cache / "snapshots" / COMMIT
+    for name in NEEDED:
+        stored, link = cache / "blobs" / sha256(FILES[name]), snapshot / name
+        for path in (stored, link):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        stored.write_bytes(FILES[name])
+        link.symlink_to(os.path.relpath(stored, link.parent))
+    (snapshot / "dropped.txt").symlink_to("../../blobs/gone")
+    lab.ensure(copy_from=lab.address(snapshot))
+    assert whole(lab.folder) == {name: FILES[name] for name in NEEDED}
+    assert not any(path.is_symlink() for path in lab.folder.rglob("*"))
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../secret", "deep/up/../../secret", "../../blobs/x", "../there2/x"])
+def test_a_link_out_of_the_directory_is_refused(lab: Lab, target: str) -> None:
+    (lab.there / "deep/er").mkdir(parents=True)
+    (lab.there / "deep/up").symlink_to("er")
+    (lab.there / "x.txt").symlink_to(target)
+    assert f"{lab.model.copy_from}/x.txt is a link to {target}, outside of the model" in lab.refused()
+    (lab.there / "x.txt").rename(lab.there / "x.txt -> README.md")
+    assert "outside of the model" in lab.refused()
+    (lab.there / "x.txt -> README.md").unlink()
+    (lab.there / "x.txt").symlink_to(lab.there / "README.md")
+    lab.ensure()
+    assert (lab.folder / "x.txt").read_bytes() == FILES["README.md"]
+
+
+def test_who_is_not_known_or_not_let_in_is_told(lab: Lab, tmp_path: Path) -> None:
+    other = new_key(tmp_path / "other")
+    told = {
+        "Host key verification failed": ("sglang_model_ssh_known_hosts", Ssh(lab.ssh.key, "else ssh-ed25519 AAAA")),
+        "Permission denied (publickey)": ("set sglang_model_ssh_key to a key that", Ssh(other, lab.ssh.known_hosts)),
+        "Load key": ("whole text of a private key", Ssh("no key", lab.ssh.known_hosts)),
+    }
+    for said, (step, ssh) in told.items():
+        found = lab.refused(ssh=ssh)
+        assert found.startswith(f"can not copy {lab.model.copy_from}: ") and said in found and step in found
+    changed = lab.ssh.known_hosts.replace(
+        (lab.server.home / "host.pub").read_text().strip(), (tmp_path / "other.pub").read_text().strip()
+    )
+    found = lab.refused(ssh=Ssh(lab.ssh.key, changed))
+    assert (
+        "has changed" in found and "compare its key with that of" in found and "@@@" not in found and "-R" not in found
+    )
+    assert not lab.folder.exists()
+
+
+def test_what_is_not_there_is_told(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in ("/nowhere/m", lab.there / "config.json"):
+        assert lab.refused(copy_from=lab.address(path)).endswith("correct the path in 'copy_from'")
+    monkeypatch.setattr(model_copy.shutil, "which", lambda name, path: None)
+    told = "this host has no rsync and no ssh: install the packages rsync and openssh-client"
+    assert lab.refused() == told
+    result = model_store.all_of([lab.model], lab.place, [], False, False, lab.said.append)
+    assert result["told"] == [f"m: would fetch it; how large it is is not known: {told}"]
+
+
+@pytest.mark.parametrize(
+    ("said", "step"),
+    [
+        ("bash: line 1: rsync: command not found\nrsync error", "install the package rsync there"),
+        ('rsync: [sender] send_files failed to open "/x/a": Permission denied (13)', "take a user that may read"),
+        ('rsync: [receiver] write failed on "/s/a": No space left on device (28)', "make room here and deploy again"),
+        ("ssh: connect to host kpro5 port 22: Connection timed out", "see whether this host reaches it"),
+        ("", "can not copy kpro5:/m: rsync was ended: deploy again, which goes on"),
+    ],
+)
+def test_the_next_step_is_told(said: str, step: str) -> None:
+    made = from_host("kpro5:/m", Ssh())
+    assert made and step in made._why(said)
+
+
+def test_too_little_room_is_told_before_anything_comes(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = os.statvfs("/")
+
+    class Full:
+        f_frsize, f_bavail, f_files, f_favail = state.f_frsize, 1, 0, 0
+
+    monkeypatch.setattr(model_store.os, "statvfs", lambda _path: Full)
+    for change in (True, False):
+        assert re.match(r"7 files need \d+ kB in .*store, and .* has .* free: make room", lab.refused(change=change))
+    assert not list(lab.place.store.rglob("*.safetensors"))
+
+
+def test_a_disk_that_fills_up_meanwhile_leaves_no_model(lab: Lab) -> None:
+    lab.place.store.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(lab.place.store)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(model_store, "_check_room", lambda *_: None)
+            told = lab.refused()
+        assert "No space left on device" in told and told.endswith("make room here and deploy again, which goes on")
+        subprocess.run(["mount", "-o", "remount,size=10m", str(lab.place.store)], check=True)
+        lab.ensure()
+        assert whole(lab.folder) == {name: FILES[name] for name in NEEDED}
+    finally:
+        subprocess.run(["umount", str(lab.place.store)], check=True)
+
+
+def test_the_key_is_in_no_argument_variable_or_file(lab: Lab, tmp_path: Path) -> None:
+    lab.put(small_model(size=4 * MIB))
+    lab.server.line(pace=0.02)
+    secret = lab.ssh.key.splitlines()[2].encode()
+    process = FORK.Process(target=lab.ensure)
+    process.start()
+    looked = 0
+    while process.is_alive():
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                seen = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+            except OSError:
+                continue
+            assert secret not in seen
+            looked += b"IdentitiesOnly" in seen
+        time.sleep(0.02)
+    assert process.exitcode == 0 and looked
+    places = [path for place in ("store", "records") for path in (tmp_path / place).rglob("*") if path.is_file()]
+    assert places and not any(secret in path.read_bytes() for path in places)
+    assert secret.decode() not in str(lab.said) + repr(lab.place) + repr(lab.ssh)
+    with lab.ssh.command(None) as words:
+        file = Path(words.rpartition("-i ")[2].split()[0])
+        assert file.stat().st_mode & 0o777 == 0o600 and secret in file.read_bytes()
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("copy_from", "login", "port", "path"),
+    [
+        ("kpro5:/srv/m", "kpro5", None, "/srv/m"),
+        ("root@kpro5.example.com:/srv/a b:c/", "root@kpro5.example.com", None, "/srv/a b:c"),
+        ("ssh://root@10.0.0.1:2222/srv/m", "root@10.0.0.1", "2222", "/srv/m"),
+        ("ssh://kpro5/srv/m", "kpro5", None, "/srv/m"),
+        ("root@[fe80::1%eth0]:/srv/m", "root@[fe80::1%eth0]", None, "/srv/m"),
+    ],
+)
+def test_both_forms_of_an_address_are_understood(copy_from: str, login: str, port: str | None, path: str) -> None:
+    made = from_host(copy_from, Ssh())
+    assert made and (made.login, made.port, made.path) == (login, port, path)
+
+
+@pytest.mark.parametrize(
+    "copy_from",
+    [
+        "-oProxyCommand=touch x:/m", "-oProxyCommand=x@host:/m", "root@-oProxyCommand=x:/m",
+        "ssh://-oProxyCommand=x/m", "ssh://-lroot@host/m", "a b:/m", "a -oProxyCommand=x@host:/m",
+        "root@host -oX=y:/m", "host'\":/m", "host\t:/m", "$(id):/m", "`id`:/m", "host::module/m", "rsync://host/m",
+        "host:relative", "host:", "host:/", "host:///", "/m", "host://a", "ssh://host:22x/m", "ssh://host:-p/m",
+        "host:/a\nb", "host:/a\0b", "[::1]x:/m", "@host:/m", "höst:/m",
+    ],
+)  # fmt: skip
+def test_a_hostile_address_is_refused(copy_from: str) -> None:
+    assert from_host(copy_from, Ssh()) is None
+    (problem,) = model_store.problems_of([Model("a", copy_from=copy_from)])
+    assert problem.startswith(f"model 'a' has copy_from {copy_from!r}: write [USER@]HOST:/PATH or")
+
+
+def test_only_one_origin_is_taken() -> None:
+    for model in (Model("a", "o/m", copy_from="h:/m"), Model("a", path="/m", copy_from="h:/m")):
+        assert "needs exactly one of 'repo', 'path' and 'copy_from'" in model_store.problems_of([model])[0]
