@@ -70,6 +70,7 @@ LOCK_FOR = "starts instances on this host"
 LOCK_WAIT = 180  # s: a server may take a minute to stop
 RESERVE = 1 << 20  # bytes
 PLAIN_PATH = re.compile(r"(/[A-Za-z0-9._-]+)+")
+FILES = ("tokenizer_path", "chat_template", "speculative_draft_model_path", "speculative_token_map")  # that it reads
 PLACEHOLDER = "LAUNCH"  # stands for the id where two launches are compared
 
 
@@ -183,6 +184,13 @@ def check(instance: Instance, host: Host, schema: Mapping[str, Any] | None, leav
         raise Refused(f"{where}: '{host.user}' is root: set sglang_server_user to a user of its own, which is created")
     if instance.model.startswith("/") and instance.model not in host.awaited and not is_there(instance):
         raise Refused(f"{where}: the model directory {instance.model} has no config.json: correct 'model' or mount it")
+    for name, path in {"model": instance.model, **{name: instance.args.get(name) for name in FILES}}.items():
+        place = os.path.realpath(path) if isinstance(path, str) and path.startswith("/") else ""
+        for hidden in supervisor().HIDDEN:
+            if place.startswith(f"{hidden}/"):
+                raise Refused(
+                    f"{where}: '{name}' is {path}, and its service has a {hidden} of its own: move it elsewhere"
+                )
     for path in (host.release, host.state):
         if not PLAIN_PATH.fullmatch(str(path)):
             raise Refused(f"{where}: the path {path} can not stand in a unit: use letters, digits, '.', '_' and '-'")

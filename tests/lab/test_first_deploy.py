@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from connections import NODE, on_node
+from connections import LAB, NODE, on_node
 from documented import commands
 from gpu_container import TEMPLATE
 from playbook_runs import PLAYBOOK, PROJECT, Run, environment, lab_instances, lab_profile
@@ -78,6 +78,7 @@ def test_the_first_deployment(no_container: None, tmp_path: Path) -> None:
     variables = {
         **environment(),
         "ANSIBLE_INVENTORY": str(inventory),
+        "ANSIBLE_SSH_COMMON_ARGS": f"-F {LAB}/ssh/config",  # the page asks for an ssh that works
         "ANSIBLE_VAULT_PASSWORD_FILE": str(tmp_path / "password"),
         "EDITOR": str(editor),
     }
@@ -110,4 +111,7 @@ def test_the_first_deployment(no_container: None, tmp_path: Path) -> None:
     for run in (first, second, *runs["playbooks/health.yml"]):
         assert [line for line in run.output.splitlines() if line.split()[:2] == [host, "qwen36"]], run
     (answer,) = runs["curl"]
-    assert json.loads(answer.output[answer.output.index("{") :])["data"][0]["id"]
+    models, _end = json.JSONDecoder().raw_decode(
+        answer.output, answer.output.index("{")
+    )  # curl tells its progress after it
+    assert models["data"][0]["id"] == "/srv/lab/models/tiny-qwen3"

@@ -19,7 +19,7 @@ REPO = "owner/model"
 @pytest.fixture
 def folder() -> Iterator[str]:
     """A directory of container 129 that goes with the test."""
-    path = f"/var/tmp/gpuops-models-{uuid.uuid4().hex[:8]}"
+    path = f"/srv/gpuops-models-{uuid.uuid4().hex[:8]}"
     yield path
     container(129).run("rm -rf %s", path)
 

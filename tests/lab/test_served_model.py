@@ -15,7 +15,7 @@ from playbook_runs import CONTROLLER, deploy, eventually, lab_instances, lab_pro
 from servers import UNIT, serves
 from testinfra.host import Host
 
-STORE = "/var/tmp/gpuops-served"
+STORE = "/srv/gpuops-served"
 
 
 def echo_model() -> dict[str, bytes]:

@@ -212,6 +212,7 @@ def same_namespace(one: argparse.Namespace, other: argparse.Namespace) -> bool:
 def _systemd(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts have systemd, wherever the tests run."""
     monkeypatch.setattr(systemd, "is_here", lambda: True)
+    monkeypatch.setattr(systemd, "HIDDEN", ())  # where tests have their models
     monkeypatch.setattr(here, "_chosen", systemd)
     monkeypatch.setattr(processes, "groups", None)
 

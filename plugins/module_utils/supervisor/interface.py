@@ -63,6 +63,10 @@ class Supervisor(Protocol):
     def NAME(self) -> str:
         """systemd or supervisord."""
 
+    @property
+    def HIDDEN(self) -> tuple[str, ...]:
+        """Folders of this host that a server does not see, as it has others of its own."""
+
     def unit_name(self, instance: str) -> str:
         """Return what the supervisor calls an instance."""
 

@@ -144,6 +144,7 @@ class Supervisord:
     """supervisord whose files are below the directory `state` of the instances."""
 
     NAME = "supervisord"
+    HIDDEN = ()
 
     def __init__(self, state: Path) -> None:
         self.state, self.folder = state, state / ".supervisor"

@@ -29,6 +29,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface
 )
 
 NAME = "systemd"
+HIDDEN = ("/tmp", "/var/tmp")  # by PrivateTmp=
 running_launch = interface.running_launch
 UNIT_FOLDER = Path("/etc/systemd/system")
 LAUNCH_FIELD = "GPUOPS_LAUNCH"  # of each journal entry of a launch

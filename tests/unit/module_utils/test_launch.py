@@ -835,6 +835,23 @@ def test_what_would_fail_at_the_start_is_refused(
     assert SECRET not in str(caught.value)
 
 
+@pytest.mark.parametrize("option", ["model", "tokenizer_path", "chat_template"])
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_file_that_the_service_does_not_see_is_refused(
+    supervisor: Supervisor, host: Host, instance: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    option: str, linked: bool,
+) -> None:  # fmt: skip
+    (tmp_path / "hidden").mkdir()
+    shutil.copytree(instance.model, tmp_path / "hidden/m")
+    (tmp_path / "link").symlink_to(tmp_path / "hidden")
+    monkeypatch.setattr(systemd, "HIDDEN", (f"{tmp_path}/hidden",))
+    path = f"{tmp_path}/link/m" if linked else f"{tmp_path}/hidden/m"
+    change: dict[str, Any] = {"model": path} if option == "model" else {"args": {option: path}}
+    with pytest.raises(Refused, match=f"'{option}' is {path}, and its service has a {tmp_path}/hidden of its own"):
+        launches.check(dataclasses.replace(instance, **change), host, None)
+    launches.check(instance, host, SCHEMA)
+
+
 def test_a_model_that_comes_before_a_start_need_not_be_there(
     supervisor: Supervisor, host: Host, instance: Instance
 ) -> None:
