@@ -129,7 +129,9 @@ def test_a_config_file_and_the_command_of_the_package(python: Path, tmp_path: Pa
         "--port",
         str(port),
     ]
-    with started(["setsid", "--fork", *words], tmp_path, tmp_path / "log") as pid:
+    # the tests themselves may be run by nohup
+    shell = ["env", "--default-signal=HUP", "setsid", "--fork"]
+    with started([*shell, *words], tmp_path, tmp_path / "log") as pid:
         server = find(pid, ask_servers=False)
     assert server["instance"]["model"] == "Qwen/Q"
     assert {n: v for n, v in server["instance"]["args"].items() if n == "context_length"} == {"context_length": 4096}
