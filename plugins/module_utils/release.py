@@ -265,7 +265,7 @@ def _lock(spec: ReleaseSpec, by: Installer) -> tuple[Lock, str]:
 def _installed(spec: ReleaseSpec, by: Installer, schema_probe: str) -> tuple[dict[str, Any], str]:
     """Install what the lock says, and return what the server tells of itself and a digest of all files.
 
-    A damaged cache is repaired once, and byte code from there that does not load is forgotten.
+    A damaged cache is repaired once; where nothing loads with byte code from there, it is tried without.
     """
     from ansible_collections.gpuops.sglang.plugins.module_utils import release_bytecode, release_files
 
@@ -279,15 +279,13 @@ def _installed(spec: ReleaseSpec, by: Installer, schema_probe: str) -> tuple[dic
         with release_files.checked(site) as checking:
             cache = Path(by.steps.environment["UV_CACHE_DIR"])
             bundle = release_bytecode.Bundle(cache, checking.site, checking.owners, spec.python_version)
-            laid = bundle.lay()
+            laid = 0 if last else bundle.lay()
             try:
                 told = release_proof.imported(by.steps, python, schema_probe)
             except Refused as refused:
                 failure = refused
             damage = checking.damage()
-        if failure and laid:
-            bundle.forget()
-        elif not damage:
+        if not damage and not (failure and laid):
             break
         if last and damage:
             more = f" and {len(damage) - 1} more" if damage[1:] else ""
@@ -299,7 +297,7 @@ def _installed(spec: ReleaseSpec, by: Installer, schema_probe: str) -> tuple[dic
     if told["sglang_version"] != spec.version:
         found = told["sglang_version"]
         raise Refused(f"asked for SGLang {spec.version}, but {found} was installed in {spec.path}")
-    bundle.keep()
+    bundle.keep(laid)
     return told, checking.digest()
 
 

@@ -47,51 +47,66 @@ class Bundle:
         folder, name = os.path.split(source)
         return os.path.join(folder, "__pycache__", name.removesuffix(".py") + self.suffix)
 
-    def lay(self) -> bool:
-        """Write what is kept beside its sources; return False where nothing is, and forget a damaged bundle."""
+    def lay(self) -> int:
+        """Write what is kept beside its sources, and return how much that is; what can not be written is compiled."""
+        count = 0
+        with contextlib.suppress(OSError):
+            for name, code in self._read():
+                count += 1
+                if name in self.sources and len(code) > HEADER.size:
+                    self._lay_one(self.sources[name], code)
+        return count
+
+    def _read(self) -> Iterator[tuple[str, bytes]]:
         try:
-            archive = zipfile.ZipFile(self.path)
+            with zipfile.ZipFile(self.path) as archive:
+                for entry in archive.infolist():
+                    yield entry.filename, archive.read(entry)
+        except FileNotFoundError:
+            pass
+        except Exception:  # a few wrong bits can make a reader of archives say anything
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+
+    def _lay_one(self, source: str, code: bytes) -> None:
+        magic, flags, _time, _size = HEADER.unpack_from(code)
+        if flags != OF_TIME:
+            return
+        try:
+            state = os.stat(source)
+        except FileNotFoundError:
+            return  # the check of the files tells
+        path = self._compiled(source)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        try:
+            with open(path, "xb") as file:
+                file.write(HEADER.pack(magic, flags, int(state.st_mtime) % 2**32, state.st_size % 2**32))
+                file.write(code[HEADER.size :])
+        except FileExistsError:
+            return  # the installer was asked to compile
         except OSError:
-            return False
-        except zipfile.BadZipFile:
-            self.forget()
-            return False
-        with archive:
-            for entry in archive.infolist():
-                try:
-                    code = archive.read(entry)
-                    magic, flags, _time, _size = HEADER.unpack_from(code)
-                except (zipfile.BadZipFile, EOFError, struct.error):
-                    self.forget()
-                    return False
-                source = self.sources.get(entry.filename)
-                if source is None or flags != OF_TIME:
-                    continue
-                state = os.stat(source)
-                header = HEADER.pack(magic, flags, int(state.st_mtime) % 2**32, state.st_size % 2**32)
-                path = self._compiled(source)
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                with open(path, "xb") as file:
-                    file.write(header + code[HEADER.size :])
-        return True
+            os.unlink(path)
+            raise
 
-    def forget(self) -> None:
-        """Remove what is kept, where that is allowed."""
-        with contextlib.suppress(OSError):
-            self.path.unlink(missing_ok=True)
+    def keep(self, laid: int) -> None:
+        """Keep what was compiled, if it is more than was `laid`; a cache that can not take it does without.
 
-    def keep(self) -> None:
-        """Keep what was compiled; a cache that can not take it does without."""
+        A server that does not load for want of a driver compiles only a part.
+        """
+        there = list(self._there())
+        if len(there) <= laid:
+            return
         with contextlib.suppress(OSError):
-            if self.path.exists():
-                return
             self.path.parent.mkdir(exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self.path.parent, suffix=".partial") as file:
-                with zipfile.ZipFile(file, "w") as archive:
-                    for name, compiled in self._there():
+            descriptor, partial = tempfile.mkstemp(".partial", dir=self.path.parent)
+            with contextlib.ExitStack() as broken:
+                broken.callback(os.unlink, partial)
+                with open(descriptor, "wb") as file, zipfile.ZipFile(file, "w") as archive:
+                    for name, compiled in there:
                         archive.write(compiled, name)
-                os.chmod(file.name, 0o644)
-                os.link(file.name, self.path)  # another container may be quicker
+                os.chmod(partial, 0o644)
+                os.replace(partial, self.path)
+                broken.pop_all()
             self._prune()
 
     def _prune(self) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import os
 import re
@@ -16,6 +17,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from ansible_collections.gpuops.sglang.plugins.module_utils import release_lock, release_uv
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, write_whole, writing_below
@@ -89,27 +91,46 @@ def _name(package: Package) -> str:
     return name
 
 
-def _logins(environment: Mapping[str, str]) -> urllib.request.HTTPPasswordMgr:
-    """Return the logins of the indexes, as uv takes them from its variables: of an address, or of a name for it."""
-    found = urllib.request.HTTPPasswordMgrWithDefaultRealm()
+def _logins(environment: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the logins of each host, as uv takes them from its variables: of an address, or of a name for it."""
+    found: dict[str, list[str]] = {}
     for variable in ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS"):
-        for word in environment.get(variable, "").split():
+        for word in re.split(r"[\s,]+", environment.get(variable, "")):
             name, equal, address = word.partition("=")
             if "://" in name or not equal:
                 name, address = "", word
-            parts = urllib.parse.urlsplit(address)
             own = f"UV_INDEX_{re.sub('[^A-Z0-9]', '_', name.upper())}"
+            parts = urllib.parse.urlsplit(address)
             user = environment.get(f"{own}_USERNAME") or urllib.parse.unquote(parts.username or "")
             password = environment.get(f"{own}_PASSWORD") or urllib.parse.unquote(parts.password or "")
             if user or password:
-                found.add_password(None, f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", user, password)
+                login = base64.b64encode(f"{user}:{password}".encode()).decode()
+                found.setdefault(parts.netloc.rpartition("@")[2], []).append(login)
     return found
+
+
+def _opened(url: str, logins: Mapping[str, Sequence[str]]) -> IO[bytes]:
+    """Return the answer for a file, by the first login of its host that opens it."""
+    refused = None
+    for login in ("", *logins.get(urllib.parse.urlsplit(url).netloc, ())):
+        request = urllib.request.Request(url)
+        if login:
+            request.add_unredirected_header("Authorization", f"Basic {login}")
+        try:
+            answer: IO[bytes] = urllib.request.build_opener().open(request, timeout=TIMEOUT)
+            return answer
+        except urllib.error.HTTPError as error:
+            if error.code not in (401, 403, 404):  # some tell nobody what there is
+                raise
+            refused = refused or error
+    assert refused is not None
+    raise refused
 
 
 def _bring(steps: Steps, files: Sequence[Package], path: Path) -> list[str]:
     """Download what is not there, each file checked by its digest, and return the names."""
     os.environ.update(steps.environment)  # proxies and certificates, as uv has them
-    opener = urllib.request.build_opener(urllib.request.HTTPBasicAuthHandler(_logins(steps.environment)))
+    logins = _logins(steps.environment)
     came = []
     for package in files:
         place = path / _name(package)
@@ -117,7 +138,7 @@ def _bring(steps: Steps, files: Sequence[Package], path: Path) -> list[str]:
             continue
         partial = place.with_name(f".{place.name}.partial")
         try:
-            with opener.open(package.url, timeout=TIMEOUT) as answer, partial.open("wb") as file:
+            with _opened(package.url, logins) as answer, partial.open("wb") as file:
                 shutil.copyfileobj(answer, file, BLOCK)
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, socket.timeout) as error:
             raise Refused(f"{steps.label}: can not download {package.url}: {error}: the next run goes on") from error

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import marshal
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -69,7 +72,7 @@ def kept(tmp_path: Path, cache: Path) -> Bundle:
     subprocess.run([sys.executable, "-m", "compileall", "-q", str(first)], check=True)
     bundle = bundle_of(first, cache)
     assert not bundle.lay()
-    bundle.keep()
+    bundle.keep(0)
     return bundle
 
 
@@ -93,12 +96,54 @@ def test_another_release_gets_none_of_it(tmp_path: Path, cache: Path, kept: Bund
 
 def test_a_bundle_that_is_damaged_is_forgotten(tmp_path: Path, cache: Path, kept: Bundle) -> None:
     whole = kept.path.read_bytes()
-    second = bundle_of(site_of(tmp_path / "second"), cache)
-    inside = whole.index(b"value")  # a name in the code of the first module
-    for damaged in (b"", whole[: len(whole) // 2], b"no archive", whole[:inside] + b"VALUE" + whole[inside + 5 :]):
+    site = site_of(tmp_path / "second")
+    second = bundle_of(site, cache)
+    bits = [
+        bytes([*whole[:place], whole[place] ^ 1 << place % 8, *whole[place + 1 :]]) for place in range(0, len(whole), 7)
+    ]
+    forgotten = 0
+    for damaged in (b"", whole[: len(whole) // 2], b"no archive", *bits):
         kept.path.write_bytes(damaged)
-        assert not second.lay() and not kept.path.exists()
-        assert compiled_modules(tmp_path / "second") == []
+        second.lay()
+        forgotten += not kept.path.exists()
+        for path in site.rglob("*.pyc"):
+            code = path.read_bytes()
+            assert code[:4] == importlib.util.MAGIC_NUMBER and marshal.loads(code[16:])
+            path.unlink()
+    assert forgotten > len(bits) / 2  # some bits mean nothing, e.g. those of a time
+
+
+def test_what_can_not_be_laid_is_compiled(
+    tmp_path: Path, cache: Path, kept: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = site_of(tmp_path / "second")
+    bundle = bundle_of(site, cache)
+    (site / "pack/part.py").unlink()  # the check of the files tells
+    there = site / f"__pycache__/alone.{sys.implementation.cache_tag}.pyc"
+    there.parent.mkdir()
+    there.write_text("of the installer")
+    assert bundle.lay() == len(MODULES)
+    assert there.read_text() == "of the installer"
+    assert [path.name.partition(".")[0] for path in site.glob("pack/__pycache__/*")] == ["__init__"]
+    shutil.rmtree(site / "pack/__pycache__")
+    (site / "pack/__pycache__").write_text("in the way")
+    bundle.lay()
+    assert kept.path.exists()
+
+
+def test_more_that_was_compiled_takes_the_place_of_less(tmp_path: Path, cache: Path, kept: Bundle) -> None:
+    with zipfile.ZipFile(kept.path) as archive:
+        code = archive.read("alone.py")
+    with zipfile.ZipFile(kept.path, "w") as archive:
+        archive.writestr("alone.py", code)
+    second = site_of(tmp_path / "second")
+    bundle = bundle_of(second, cache)
+    laid = bundle.lay()
+    bundle.keep(laid)
+    assert zipfile.ZipFile(kept.path).namelist() == ["alone.py"]
+    subprocess.run([sys.executable, "-m", "compileall", "-q", str(second)], check=True)
+    bundle.keep(laid)
+    assert sorted(zipfile.ZipFile(kept.path).namelist()) == [f"{name}.py" for name in MODULES]
 
 
 def test_nothing_is_written_but_beside_a_source(tmp_path: Path, cache: Path, kept: Bundle) -> None:
@@ -121,7 +166,7 @@ def test_a_file_of_two_packages_is_left_out(tmp_path: Path, cache: Path) -> None
     (other / "RECORD").write_text(f"alone.py,{release_record.as_record(bytes(32))},3\n")
     subprocess.run([sys.executable, "-m", "compileall", "-q", str(site)], check=True)
     bundle = bundle_of(site, cache)
-    bundle.keep()
+    bundle.keep(0)
     assert zipfile.ZipFile(bundle.path).namelist() == ["pack/__init__.py", "pack/part.py"]
 
 
@@ -136,7 +181,7 @@ def test_byte_code_of_a_package_is_left_as_it_came(tmp_path: Path, cache: Path) 
             record.write(f"{own.relative_to(site)},{release_record.digest_of(str(own))},21\n")
         bundles.append(bundle_of(site, cache))
         subprocess.run([sys.executable, "-m", "compileall", "-q", str(site / "pack")], check=True)
-        bundles[0].keep()
+        bundles[0].keep(0)
     (tmp_path / "second/pack/__pycache__").rename(tmp_path / "gone")
     assert bundles[1].lay() and own.read_bytes() == b"as the package has it"
     assert zipfile.ZipFile(bundles[1].path).namelist() == ["pack/__init__.py", "pack/part.py"]
@@ -152,8 +197,9 @@ def test_few_bundles_are_kept_and_nothing_of_one_that_was_killed(tmp_path: Path,
     written = []
     for number in range(KEPT + 2):
         site = site_of(tmp_path / str(number), f"value = {number}\n")
+        subprocess.run([sys.executable, "-m", "compileall", "-q", str(site)], check=True)
         bundle = bundle_of(site, cache)
-        bundle.keep()
+        bundle.keep(0)
         os.utime(bundle.path, (time.time() - 100 + number,) * 2)
         written.append(bundle.path)
     assert sorted(folder.iterdir()) == sorted([young, *written[-KEPT:]])
@@ -162,6 +208,5 @@ def test_few_bundles_are_kept_and_nothing_of_one_that_was_killed(tmp_path: Path,
 def test_a_cache_that_takes_no_bundle_is_no_obstacle(tmp_path: Path, cache: Path) -> None:
     (cache / release_bytecode.FOLDER).write_text("in the way")
     bundle = bundle_of(site_of(tmp_path / "first"), cache)
-    bundle.keep()
+    bundle.keep(0)
     assert not bundle.lay()
-    bundle.forget()

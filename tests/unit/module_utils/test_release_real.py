@@ -340,9 +340,17 @@ def test_byte_code_comes_from_the_cache_and_is_made_anew_where_it_does_not_load(
         for name, code in kept.items():
             archive.writestr(name, code[:16] + b"no code" if name == "helper/__init__.py" else code)
     first.ask(root=place.folder / "third").install()
-    assert laid == [True, True, False]
+    assert [bool(count) for count in laid] == [True, True]
     with zipfile.ZipFile(bundle) as archive:
         assert b"no code" not in archive.read("helper/__init__.py")
+    # a file that the cache has lost is still found out, and brought again
+    (cached,) = (place.folder / "cache").glob("archive-v0/*/helper/__init__.py")
+    cached.unlink()
+    fourth = first.ask(root=place.folder / "fourth")
+    fourth.install()
+    assert (fourth.site / "helper/__init__.py").exists()
+    first.environment["UV_COMPILE_BYTECODE"] = "1"
+    first.ask(root=place.folder / "fifth").install()
 
 
 def test_a_cache_that_can_not_be_written_is_not_used(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -613,6 +621,16 @@ def test_an_index_with_a_login(place: Place, wheelhouse: Path, way: str) -> None
     assert "planted" not in str(caught.value)
     kept = [path for path in [*place.spec.path.glob("*.*"), *wheelhouse.rglob("*")] if path.is_file()]
     assert kept and not [path for path in kept if b"planted" in path.read_bytes()]
+
+
+def test_indexes_of_one_host_with_different_logins(place: Place) -> None:
+    place.index.login = "b:2"
+    host = place.index.url.partition("://")[2].partition("/")[0]
+    addresses = {"UV_INDEX": f"http://a:1@{host}/x y=http://{host}/y", "UV_FIND_LINKS": f"/wheels,http://c:3@{host}/z"}
+    logins = release_wheelhouse._logins({**addresses, "UV_INDEX_Y_USERNAME": "b", "UV_INDEX_Y_PASSWORD": "2"})
+    assert [len(found) for found in logins.values()] == [3]
+    with release_wheelhouse._opened(f"http://{host}/files/helper-1.0-py3-none-any.whl", logins) as answer:
+        assert answer.read(2) == b"PK"
 
 
 def test_a_host_without_an_index_installs_from_a_wheelhouse(place: Place, wheelhouse: Path) -> None:
