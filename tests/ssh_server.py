@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -54,15 +55,32 @@ class SshServer:
         shutil.copy(home / "user.pub", home / "authorized_keys")
         (home / "through.py").write_text(THROUGH)
         self.line()
+        self.user = pwd.getpwuid(os.geteuid()).pw_name
+
+    def _start(self) -> bool:
+        """Start on a free port, and return whether nobody else has taken it meanwhile."""
+        home = self.home
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
         through = f"{sys.executable} {home}/through.py {home}/line.json {home}/sent"
         settings = [
-            f"ListenAddress 127.0.0.1:{self.port}", f"HostKey {home}/host", "PidFile none", "UsePAM no",
+            f"ListenAddress 127.0.0.1:{self.port}", f"HostKey {home}/host", "PidFile none",
+            # without PAM an account is locked by the '!' that root has for a password on many hosts
+            f"UsePAM {'no' if os.geteuid() else 'yes'}",
             f"AuthorizedKeysFile {home}/authorized_keys", "StrictModes no", "PasswordAuthentication no",
             "KbdInteractiveAuthentication no", "PermitRootLogin yes", f"ForceCommand {through}",
         ]  # fmt: skip
         (home / "sshd_config").write_text("\n".join(settings))
+        log = home / "log"
+        with log.open("w") as errors:
+            self.process = subprocess.Popen([str(SSHD), "-D", "-e", "-f", f"{home}/sshd_config"], stderr=errors)
+        end = time.monotonic() + 30
+        while "Server listening" not in log.read_text():
+            if self.process.poll() is not None and "Address already in use" in log.read_text():
+                return False
+            assert self.process.poll() is None and time.monotonic() < end, log.read_text()
+            time.sleep(0.02)
+        return True
 
     @property
     def known_hosts(self) -> str:
@@ -86,13 +104,9 @@ class SshServer:
         """Answer until the end of the block, or until stop()."""
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)  # where sshd gives up its rights
-        with (self.home / "log").open("w") as log:
-            self.process = subprocess.Popen([str(SSHD), "-D", "-e", "-f", str(self.home / "sshd_config")], stderr=log)
         try:
-            end = time.monotonic() + 30
-            while "Server listening" not in (self.home / "log").read_text():
-                assert self.process.poll() is None and time.monotonic() < end, (self.home / "log").read_text()
-                time.sleep(0.02)
+            while not self._start():
+                pass
             yield self
         finally:
             self.stop()

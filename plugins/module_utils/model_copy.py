@@ -29,7 +29,8 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import CLE
 
 SSH = (
     "ssh -o BatchMode=yes -o StrictHostKeyChecking=yes -o ClearAllForwardings=yes -o ForwardAgent=no -o LogLevel=ERROR "
-    "-o ConnectTimeout=30 -o ServerAliveInterval=15 -o ServerAliveCountMax=4"
+    "-o ConnectTimeout=30 -o ServerAliveInterval=15 -o ServerAliveCountMax=4 "
+    "-o ControlMaster=no -o ControlPath=none"  # another connection would have another key, or outlive the copying
 )
 TELL, WAKE = 1, 0.05  # s between two lines about bytes, and between two looks at rsync
 PARENT_DEATH = 1  # prctl(2)
@@ -42,6 +43,7 @@ FORMS = [
 # a line of rsync's list: kind and mode, size, date and time, name
 LISTED = re.compile(r"(.)\S+\s+(\d+) (\S+ \S+) (.+)")
 NO_REFERENT = "symlink has no referent"  # what lacks then, the look at the model's structure tells
+UNKNOWN = "\ufffd"  # in place of bytes that are not UTF-8
 # Of what rsync and ssh say: the next step.
 STEPS = {
     r'Load key ".*': "set sglang_model_ssh_key to the whole text of a private key without a passphrase",
@@ -131,17 +133,40 @@ class FromHost:
                 raise Refused(f"{self.label} {', '.join(problems[:8])}: have the model put right there")
             files = known
         chosen = {name: file for name, file in files.items() if _chosen(name, allow, ignore)}
+        odd = next((name for name in chosen if UNKNOWN in name), None)
+        if odd:
+            raise Refused(
+                f"the name of {self.label}/{odd} is not UTF-8 where {UNKNOWN} stands: rename it there, or leave it out "
+                "with 'ignore'"
+            )
         return {**origin, "copy_from": self.label, "files": chosen}
 
     def bring(self, _commit: str, folder: Path, files: Wanted) -> Iterator[dict[str, Any]]:
+        whole = []
         for name, file in files.items():
-            if (folder / name).exists() and (folder / name).stat().st_size > file["size"]:
+            size = (folder / name).stat().st_size if (folder / name).exists() else -1
+            if size > file["size"]:
                 (folder / name).unlink()  # rsync would leave it as it is
-        # The part of a file that is there is not sent again, and is verified with the rest.
-        options = ["--append-verify", "--copy-links", "--times", "--perms", "--chmod=D755,F644", "--from0"]
-        with self._rsync([*options, "--files-from=-", self._remote(), f"{folder}/"]) as argv, ExitStack() as opened:
+            elif size == file["size"] and not file["hash"]:
+                whole.append(name)
+        # The part of a file that is there is not sent again, and is compared with the rest. What has its full size is
+        # passed over then: without a hash nothing but another look at both tells that it is still the same there.
+        yield from self._copy(["--checksum", "--inplace"], folder, whole, files)
+        yield from self._copy(["--append-verify"], folder, [name for name in files if name not in whole], files)
+        for name, file in files.items():
+            digest = model_record.digest(folder / name, file["hash"])
+            with (folder / name).open("rb") as written:
+                os.fsync(written.fileno())
+            yield {"read": file["size"]}
+            yield {"came": name, "hash": digest}
+
+    def _copy(self, how: Sequence[str], folder: Path, some: Sequence[str], files: Wanted) -> Iterator[dict[str, Any]]:
+        if not some:
+            return
+        options = [*how, "--copy-links", "--times", "--perms", "--chmod=D755,F644", "--from0", "--files-from=-"]
+        with self._rsync([*options, self._remote(), f"{folder}/"]) as argv, ExitStack() as opened:
             names, errors = (opened.enter_context(tempfile.TemporaryFile()) for _number in range(2))
-            names.write("\0".join(files).encode())
+            names.write("\0".join(some).encode())
             names.seek(0)
             # an earlier rsync may still be on its way out
             held = os.open(folder, os.O_RDONLY)
@@ -164,12 +189,6 @@ class FromHost:
             errors.seek(0)
             if child.returncode:
                 raise Refused(self._why(errors.read().decode(errors="replace")))
-        for name, file in files.items():
-            digest = model_record.digest(folder / name, file["hash"])
-            with (folder / name).open("rb") as written:
-                os.fsync(written.fileno())
-            yield {"read": file["size"]}
-            yield {"came": name, "hash": digest}
 
     def named(self, _commit: str) -> str:
         return self.label
@@ -187,37 +206,56 @@ class FromHost:
         """Return all files but hidden ones, and the record."""
         listed = list(self._listing("--links"))
         links = [name.partition(" -> ") for kind, name, _file in listed if kind == "l"]
+        blobs = self._blobs() if links and self._is_snapshot() else {}
         for name, _arrow, target in links:
-            # a name with an arrow in it could hide where its link leads
-            if " -> " in target or not self._stays(name, target):
-                raise Refused(
-                    f"{self.label}/{name} is a link to {target}, outside of the model: have the file itself there"
-                )
+            problem = self._link_problem(name, target, blobs)
+            if problem:
+                raise Refused(f"{self.label}/{name} is a link to {target}, {problem}")
         if links:
             listed = list(self._listing("--copy-links"))
         return {name: file for kind, name, file in listed if kind == "-"}
 
-    def _listing(self, links: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    def _listing(
+        self, links: str, hidden: Sequence[str] = (f"--include=/{model_record.NAME}", "--exclude=.*"), above: str = ""
+    ) -> Iterator[tuple[str, str, dict[str, Any]]]:
         only = ["--list-only", "--recursive", "--no-human-readable", "--8-bit-output"]
-        hidden = [f"--include=/{model_record.NAME}", "--exclude=.*"]
-        for line in self._run([*only, links, *hidden, self._remote()]).split("\n"):
+        for line in self._run([*only, links, *hidden, self._remote(above)]).split("\n"):
             match = LISTED.fullmatch(line)
             if match:
                 kind, size, changed, name = match.groups()
                 name = re.sub(r"\\#(\d{3})", lambda found: chr(int(found[1], 8)), name)
                 yield kind, name, {"size": int(size), "hash": "", "changed": changed}
 
-    def _stays(self, name: str, target: str) -> bool:
-        """Tell whether a link leads to a file of the model, which in a hub's cache is beside the snapshots."""
-        base, place = PurePosixPath(self.path), PurePosixPath(self.path, name).parent
-        parts = list(PurePosixPath(target).parts)
-        while parts[:1] == [".."]:
-            place = place.parent
-            parts.pop(0)
-        place = place.joinpath(*parts)
-        blobs = [base.parent.parent / "blobs"] if base.parent.name == "snapshots" else []
-        # after a part that may be a link itself, '..' may lead anywhere
-        return ".." not in parts and any(place.is_relative_to(folder) for folder in (base, *blobs))
+    def _is_snapshot(self) -> bool:
+        return PurePosixPath(self.path).parent.name == "snapshots"
+
+    def _blobs(self) -> dict[str, str]:
+        """Return name -> kind of what a hub's cache has beside the snapshots, and of that folder."""
+        only = ["--include=/blobs", "--include=/blobs/*", "--exclude=*"]
+        return {name.partition(" -> ")[0]: kind for kind, name, _file in self._listing("--links", only, "../../")}
+
+    def _link_problem(self, name: str, target: str, blobs: Mapping[str, str]) -> str | None:
+        """Return why a link is not followed: only one to what is listed is, so no other link on the way leads out."""
+        link, path = PurePosixPath(name), PurePosixPath(target)
+        at, words = list(link.parent.parts), list(path.parts)
+        if path.is_absolute():
+            if not path.is_relative_to(self.path):
+                return "which is absolute, so nobody can tell whether it stays in the model: have the file itself there"
+            at, words = [], list(path.relative_to(self.path).parts)
+        above = 0
+        while words[:1] == [".."]:
+            words.pop(0)
+            above += not at
+            at = at[:-1]
+        to, outside = (*at, *words), "outside of the model: have the file itself there"
+        # a name with an arrow in it, or of which not all is known, could hide where its link leads
+        if " -> " in target or UNKNOWN in target or any(word.startswith(".") for word in words):
+            return outside
+        if above:
+            file = blobs.get("/".join(words), "-")  # one that the cache has dropped is told as what the model lacks
+            known = self._is_snapshot() and above == 2 and len(words) == 2 and words[0] == "blobs"
+            return None if known and blobs.get("blobs", "d") == "d" and file == "-" else outside
+        return "where it is in itself: remove it" if link.parts[: len(to)] == to else None
 
     def _record(self) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
@@ -225,7 +263,10 @@ class FromHost:
             damaged = f"the record {self.label}/{model_record.NAME} is damaged: have the model put right there"
             try:
                 record = model_record.read(Path(folder, model_record.NAME)) or {}
-                if all(re.fullmatch(r"(sha256|git-sha1):[0-9a-f]+", one["hash"]) for one in record["files"].values()):
+                if all(
+                    re.fullmatch(r"(sha256|git-sha1):[0-9a-f]+", one["hash"]) and type(one["size"]) is int
+                    for one in record["files"].values()
+                ):
                     return record
             except (Refused, KeyError, TypeError) as problem:
                 raise Refused(damaged) from problem
@@ -287,7 +328,8 @@ def _chosen(name: str, allow: Patterns, ignore: Patterns) -> bool:
 
 def _environment() -> dict[str, str]:
     agent = os.environ.get("SSH_AUTH_SOCK")
-    return {**CLEAN, **({"SSH_AUTH_SOCK": agent} if agent else {})}
+    # rsync lists times of this host, which are to be the same in any container
+    return {**CLEAN, "TZ": "UTC0", **({"SSH_AUTH_SOCK": agent} if agent else {})}
 
 
 def _end_with_caller() -> None:

@@ -30,8 +30,8 @@ File = dict[str, Any]  # size in bytes, mtime_ns, inode, hash ('sha256:...', 'gi
 Read = Callable[[int], None]  # is told of bytes that were read
 
 
-def read(path: Path) -> dict[str, Any] | None:
-    """Return a record, or None where there is none."""
+def read(path: Path, step: str = "delete it and deploy again") -> dict[str, Any] | None:
+    """Return a record, or None where there is none; `step` helps where it is damaged."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -41,7 +41,7 @@ def read(path: Path) -> dict[str, Any] | None:
     except OSError as error:
         raise Refused(f"can not read the record {path}: {error.strerror}") from error
     if not isinstance(record, dict) or not isinstance(record.get("files"), dict):
-        raise Refused(f"the record {path} is damaged: delete it and deploy again")
+        raise Refused(f"the record {path} is damaged: {step}")
     return record
 
 

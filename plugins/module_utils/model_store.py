@@ -39,7 +39,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.processes import dur
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
-PLAN = ".gpuops-fetch.json"  # in the partial directory: of each file there the hash it is to have, or its age
+PLAN = ".gpuops-fetch.json"  # in the partial directory: of each file there the hash it is to have, or size and age
 RATES = ".rates.json"  # no name of a model begins with a dot
 LOCK_WAIT = 2 * 86400  # s: another container may fetch a terabyte
 MEASURED = 2  # s that a transfer must take to tell a rate
@@ -308,11 +308,12 @@ def _bring(
 
 def _keep_known(work: Path, wanted: Wanted) -> None:
     """Remove from the partial directory what is of other files than those wanted now, e.g. of another commit."""
-    now = {name: file["hash"] or file["changed"] for name, file in wanted.items()}
+    now = {name: file["hash"] or f"{file['size']} {file['changed']}" for name, file in wanted.items()}
     try:
         earlier = json.loads((work / PLAN).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        earlier = now  # each whole file is verified in any case
+        # what has a hash is verified in any case, of anything else nothing is known
+        earlier = {name: file["hash"] for name, file in wanted.items() if file["hash"]}
     for name in list(model_record.files_of(work)):
         if name not in now or earlier.get(name) != now[name]:
             (work / name).unlink()
@@ -387,7 +388,10 @@ def _record(model: Model, place: Place) -> dict[str, Any] | None:
         if own:
             _check_code(own["code"], model, model.path)
         return own
-    record = model_record.read(folder / model_record.NAME)
+    # without its record the model would be one that somebody made
+    record = model_record.read(
+        folder / model_record.NAME, f"move {folder} away and deploy again, which fetches the model anew"
+    )
     if record is None:
         if folder.exists() or folder.is_symlink():
             raise Refused(

@@ -49,7 +49,8 @@ options:
             V(ssh://[USER@]HOST[:PORT]/PATH). It is fetched from there as from a hub, and never changed there.
           - With the record of a model that was fetched, each file must have its size and hash. Without one the
             structure is verified, and the hashes are those of what came.
-          - Links are followed within the directory, and from a snapshot in a hub's cache to its files.
+          - Links are followed within the directory, and from a snapshot in a hub's cache to its files. Any other is
+            refused.
         type: str
         default: ""
       allow:
@@ -89,13 +90,16 @@ options:
     type: str
     default: https://huggingface.co
   token:
-    description: Token for private and gated repositories. It is given to the client through a pipe alone.
+    description:
+      - Token for private and gated repositories. It is given to the client through a pipe alone.
+      - Without pipelining Ansible writes it, as all arguments, into a file of the host for the time of the task.
     type: str
     default: ""
   ssh_key:
     description:
       - Private key for O(models[].copy_from), without a passphrase; the keys and the agent of root when left out.
       - It is given to ssh in a file of memory alone, which ends with the copying.
+      - Without pipelining Ansible writes it, as all arguments, into a file of the host for the time of the task.
     type: str
     default: ""
   ssh_known_hosts:

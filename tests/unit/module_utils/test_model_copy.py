@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import getpass
+import contextlib
 import hashlib
 import json
 import os
@@ -13,6 +13,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.gpuops.sglang.plugins.module_utils import model_copy, model_record, model_store
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.hub import Hub
@@ -27,7 +29,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.model_copy import Ss
 from ansible_collections.gpuops.sglang.plugins.module_utils.model_store import Model, Place
 from hub_server import blob, sha256, small_model
 from ssh_server import SSHD, SshServer, new_key
-from test_model_store import FILES, FIRST, FORK, MIB, NEEDED, SECOND, damage, whole
+from test_model_store import FILES, FIRST, FORK, MIB, NEEDED, PROJECT, SECOND, damage, whole
 
 pytestmark = pytest.mark.skipif(not (SSHD and shutil.which("rsync")), reason="needs Debian's openssh-server and rsync")
 # a space, what a shell and rsync's patterns mean, and a directory beside it that such a pattern would take too
@@ -49,7 +51,7 @@ class Lab:
         self.partial = self.place.store / ".m.partial"
 
     def address(self, path: object) -> str:
-        return f"ssh://{getpass.getuser()}@127.0.0.1:{self.server.port}{path}"
+        return f"ssh://{self.server.user}@127.0.0.1:{self.server.port}{path}"
 
     def put(self, files: dict[str, bytes]) -> None:
         for name, content in files.items():
@@ -185,7 +187,14 @@ def test_what_lacks_beside_the_record_there_is_told_before_anything_comes(lab: L
     assert not lab.place.store.exists() or not lab.partial.exists()
 
 
-@pytest.mark.parametrize("content", ["{", '{"files": {"a": {"size": 1, "hash": ""}}}', '{"files": {"a": {"size": 1}}}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{", '{"files": {"a": {"size": 1, "hash": ""}}}', '{"files": {"a": {"size": 1}}}',
+        '{"files": {"a": {"hash": "sha256:0"}}}', '{"files": {"a": {"hash": "sha256:0", "size": "1"}}}',
+        '{"files": {"a": {"hash": "sha256:0", "size": true}}}',
+    ],
+)  # fmt: skip
 def test_a_damaged_record_there_is_told(lab: Lab, content: str) -> None:
     (lab.there / model_record.NAME).write_text(content)
     assert f"the record {lab.model.copy_from}/.gpuops-model.json is damaged: have the model" in lab.refused()
@@ -228,14 +237,14 @@ def test_an_interrupted_copy_goes_on_within_the_file(lab: Lab, recorded: bool, m
 
     def cut(line: str) -> None:
         lab.said.append(line)
-        if "/s" in line:
+        if sum(path.stat().st_size for path in lab.partial.glob("*.safetensors")) > 2 * MIB:
             for pid in rsyncs(lab.partial)[:1]:
                 os.kill(pid, signal.SIGKILL)
 
     with pytest.raises(Refused, match=r"rsync was ended|connection unexpectedly closed") as caught:
         model_store.ensure(lab.model, replace(lab.place, ssh=lab.ssh), False, True, cut)
     assert str(caught.value).endswith("deploy again, which goes on")
-    assert re.fullmatch(r"m: [\d.]+ MB of 33.6 MB, [\d.]+ MB/s, \d+ s left", lab.said[-1])
+    assert re.fullmatch(r"m: [\d.]+ [kM]?B of 33.6 MB(, [\d.]+ [kM]?B/s, [^,]+ left)?", lab.said[-1])
     wait_for(lambda: not rsyncs(lab.partial))
     kept = sum(path.stat().st_size for path in lab.partial.glob("*.safetensors"))
     assert kept > MIB and not lab.folder.exists()
@@ -265,6 +274,46 @@ def test_a_beginning_of_another_content_is_put_right(lab: Lab) -> None:
     (lab.partial / SECOND).write_bytes(FILES[SECOND] + b"more")
     lab.ensure()
     assert whole(lab.folder) == {name: FILES[name] for name in NEEDED}
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_what_was_replaced_unnoticed_makes_no_mix_of_two_models(lab: Lab, planned: bool) -> None:
+    for name in FILES:
+        os.utime(lab.there / name, (1, 1))
+    (lab.there / SECOND).rename(lab.there / "kept")
+    (lab.there / SECOND).write_bytes(FILES[SECOND][:-7])
+    lab.refused()
+    assert (lab.partial / FIRST).read_bytes() == FILES[FIRST]
+    if not planned:
+        (lab.partial / model_store.PLAN).unlink()
+    (lab.there / "kept").unlink()
+    other = small_model("b")
+    assert {name: len(other[name]) for name in (FIRST, SECOND)} == {name: len(FILES[name]) for name in (FIRST, SECOND)}
+    for name in (FIRST, SECOND):
+        lab.put({name: other[name]})
+        os.utime(lab.there / name, (1, 1))
+    lab.ensure()
+    assert [whole(lab.folder)[name] for name in (FIRST, SECOND)] == [other[name] for name in (FIRST, SECOND)]
+
+
+def test_a_plan_knows_the_size_and_no_plan_nothing(tmp_path: Path) -> None:
+    wanted = {"a": {"size": 2, "hash": "", "changed": "then"}, "b": {"size": 2, "hash": "sha256:0", "changed": "then"}}
+
+    def kept(size: int) -> list[str]:
+        for name in wanted:
+            (tmp_path / name).write_text("xy")
+        model_store._keep_known(tmp_path, {**wanted, "a": {**wanted["a"], "size": size}})
+        return sorted(model_record.files_of(tmp_path))
+
+    assert [kept(2), kept(2), kept(3)] == [["b"], ["a", "b"], ["b"]]
+
+
+def test_a_list_has_the_times_of_no_zone(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = from_host(lab.model.copy_from, lab.ssh)
+    assert source
+    os.utime(lab.there / FIRST, (1, 1))
+    monkeypatch.setitem(model_copy.CLEAN, "TZ", "XYZ-5")
+    assert source.plan((), ())["files"][FIRST]["changed"] == "1970/01/01 00:00:01"
 
 
 def test_a_file_that_was_changed_there_meanwhile_begins_anew(lab: Lab) -> None:
@@ -317,8 +366,8 @@ def test_patterns_and_code_are_as_with_a_hub(lab: Lab) -> None:
     assert "was fetched with ignore: none" in lab.refused(trust_remote_code=True, ignore=("*.md",))
 
 
-def test_links_of_a_hub_cache_are_followed(lab: Lab, tmp_path: Path) -> None:
-    cache = tmp_path / "hub/models--owner--model"
+def snapshot_in(cache: Path) -> Path:
+    """Make a snapshot as a hub's client does."""
     snapshot = cache / "snapshots" / COMMIT
     for name in NEEDED:
         stored, link = cache / "blobs" / sha256(FILES[name]), snapshot / name
@@ -326,10 +375,69 @@ def test_links_of_a_hub_cache_are_followed(lab: Lab, tmp_path: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
         stored.write_bytes(FILES[name])
         link.symlink_to(os.path.relpath(stored, link.parent))
+    return snapshot
+
+
+def test_links_of_a_hub_cache_are_followed(lab: Lab, tmp_path: Path) -> None:
+    snapshot = snapshot_in(tmp_path / "hub/models--owner--model")
     (snapshot / "dropped.txt").symlink_to("../../blobs/gone")
     lab.ensure(copy_from=lab.address(snapshot))
     assert whole(lab.folder) == {name: FILES[name] for name in NEEDED}
     assert not any(path.is_symlink() for path in lab.folder.rglob("*"))
+
+
+def test_no_link_leads_out_of_a_hub_cache(lab: Lab, tmp_path: Path) -> None:
+    cache, outside = tmp_path / "hub/models--owner--model", tmp_path / "outside"
+    snapshot, x = snapshot_in(cache), "x.txt"
+    (outside / "sub").mkdir(parents=True)
+    (outside / "secret").touch()
+    (cache / "blobs/.hidden").touch()
+    (cache / "blobs/b").symlink_to(outside / "secret")
+    (cache / "blobs/sub").symlink_to(outside / "sub")
+    for target in ("blobs/b", "blobs/sub", "blobs/sub/y", "blobs/.hidden", "blobs", "refs/main", f"snapshots/{COMMIT}"):
+        (snapshot / x).symlink_to(f"../../{target}")
+        assert f"is a link to ../../{target}, outside" in lab.refused(copy_from=lab.address(snapshot)), target
+        (snapshot / x).unlink()
+    (cache / "blobs").rename(tmp_path / "blobs")
+    (cache / "blobs").symlink_to(tmp_path / "blobs")
+    assert "outside of the model" in lab.refused(copy_from=lab.address(snapshot))
+
+
+def test_a_path_that_is_a_link_is_judged_where_it_leads(lab: Lab, tmp_path: Path) -> None:
+    snapshot = snapshot_in(tmp_path / "real/models--owner--model")
+    (tmp_path / "snapshots").mkdir()
+    link = tmp_path / "snapshots/main"
+    link.symlink_to(snapshot)
+    lab.ensure(copy_from=lab.address(link))
+    assert whole(lab.folder) == {name: FILES[name] for name in NEEDED}
+    (snapshot / "x.txt").symlink_to(snapshot / "README.md")
+    told = f"x.txt is a link to {snapshot}/README.md, which is absolute, so nobody can tell whether it stays in the"
+    assert told in lab.refused(name="n", copy_from=lab.address(link))
+
+
+@pytest.mark.parametrize(
+    ("name", "target"), [("loop", "."), ("sub/loop", "."), ("sub/loop", ".."), ("sub/loop", "../sub"), ("loop", "loop")]
+)
+def test_a_link_back_to_where_it_is_is_refused(lab: Lab, name: str, target: str) -> None:
+    (lab.there / "sub").mkdir(exist_ok=True)
+    (lab.there / name).symlink_to(target)
+    assert lab.refused().endswith(f"/{name} is a link to {target}, where it is in itself: remove it")
+
+
+def test_a_link_through_a_hidden_folder_is_refused(lab: Lab, tmp_path: Path) -> None:
+    (lab.there / ".h").mkdir()
+    (tmp_path / "secret").touch()
+    (lab.there / ".h/l").symlink_to(tmp_path)
+    for target in (".h/l/secret", str(lab.there / ".h/l/secret")):
+        (lab.there / "x.txt").symlink_to(target)
+        assert f"x.txt is a link to {target}, outside of the model" in lab.refused()
+        (lab.there / "x.txt").unlink()
+
+
+def test_a_name_that_is_not_utf_8_is_told(lab: Lab) -> None:
+    Path(os.fsdecode(bytes(lab.there) + b"/b\xffd.txt")).touch()
+    assert f"the name of {lab.model.copy_from}/b\ufffdd.txt is not UTF-8 where \ufffd stands" in lab.refused()
+    assert lab.ensure(ignore=("b*d.txt",))["files"] == len(NEEDED)
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../secret", "deep/up/../../secret", "../../blobs/x", "../there2/x"])
@@ -337,13 +445,24 @@ def test_a_link_out_of_the_directory_is_refused(lab: Lab, target: str) -> None:
     (lab.there / "deep/er").mkdir(parents=True)
     (lab.there / "deep/up").symlink_to("er")
     (lab.there / "x.txt").symlink_to(target)
-    assert f"{lab.model.copy_from}/x.txt is a link to {target}, outside of the model" in lab.refused()
+    why = "which is absolute" if target[0] == "/" else "outside of the model"
+    assert f"{lab.model.copy_from}/x.txt is a link to {target}, {why}" in lab.refused()
     (lab.there / "x.txt").rename(lab.there / "x.txt -> README.md")
     assert "outside of the model" in lab.refused()
     (lab.there / "x.txt -> README.md").unlink()
     (lab.there / "x.txt").symlink_to(lab.there / "README.md")
     lab.ensure()
     assert (lab.folder / "x.txt").read_bytes() == FILES["README.md"]
+
+
+def test_the_copying_shares_no_connection(lab: Lab) -> None:
+    (lab.server.home / "config").write_text("ControlMaster auto\nControlPersist 60\nControlPath /tmp/%C\n")
+    with lab.ssh.command(None) as words:
+        done = subprocess.run(
+            [*words.split(), "-G", "-F", str(lab.server.home / "config"), "kpro5"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    assert "controlmaster false" in done.stdout and "controlpath" not in done.stdout
 
 
 def test_who_is_not_known_or_not_let_in_is_told(lab: Lab, tmp_path: Path) -> None:
@@ -391,6 +510,45 @@ def test_the_next_step_is_told(said: str, step: str) -> None:
     assert made and step in made._why(said)
 
 
+def test_who_moves_a_model_with_a_damaged_record_away_gets_it_anew(lab: Lab) -> None:
+    lab.ensure()
+    record = lab.folder / model_record.NAME
+    record.write_text("{")
+    told = f"the record {record} is damaged: move {lab.folder} away and deploy again, which fetches the model anew"
+    assert lab.refused() == told
+    lab.folder.rename(lab.place.store / "away")
+    assert lab.ensure()["fetched_files"] == len(NEEDED)
+
+
+def test_the_role_installs_nothing_for_a_copy_that_is_there(lab: Lab, tmp_path: Path) -> None:
+    lab.ensure()
+    # a host with apt, which notes its calls, and without rsync and ssh
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "apt-get").write_text(f"#!/bin/sh\necho called >>{tmp_path}/apt\n")
+    (programs / "apt-get").chmod(0o755)
+    (programs / "sh").symlink_to("/bin/sh")
+    tasks = [
+        task for task in yaml.safe_load((PROJECT / "roles/sglang_model/tasks/main.yml").read_text())
+        if not task["name"].startswith("Have")
+    ]  # fmt: skip
+    for task in tasks:
+        if task.pop("ansible.builtin.apt", None):
+            task["ansible.builtin.command"] = f"{programs}/apt-get install"
+    asked = {"sglang_model_store": str(lab.place.store), "sglang_model_environment": {}, "ansible_connection": "local"}
+    asked["ansible_python_interpreter"] = sys.executable
+    for name, called in (("m", False), ("n", True)):
+        models = [{"name": "hub", "repo": "o/m"}, {"name": name, "copy_from": "kpro5:/m"}]
+        play = {"hosts": "localhost", "gather_facts": False, "tasks": tasks}
+        play |= {"vars": {**asked, "sglang_model_models": models}, "environment": {"PATH": str(programs)}}
+        (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
+        argv = [Path(sys.executable).with_name("ansible-playbook"), "-i", "localhost,", tmp_path / "play.yml"]
+        done = subprocess.run(argv, cwd=PROJECT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        noted = (tmp_path / "apt").read_text().count("called") if (tmp_path / "apt").exists() else 0
+        assert (noted == 2) is called  # its version, and the installation
+
+
 def test_too_little_room_is_told_before_anything_comes(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     state = os.statvfs("/")
 
@@ -434,7 +592,11 @@ def test_the_key_is_in_no_argument_variable_or_file(lab: Lab, tmp_path: Path) ->
             except OSError:
                 continue
             assert secret not in seen
-            looked += b"IdentitiesOnly" in seen
+            key = re.search(rb" -i (/proc/\d+/fd/\d+)[ \0]", seen.replace(b"\0", b" ") + b" ")
+            if b"IdentitiesOnly" in seen and key and process.is_alive():
+                with contextlib.suppress(OSError):  # it may end meanwhile
+                    assert os.readlink(key[1]).startswith(b"/memfd:")
+                    looked += 1
         time.sleep(0.02)
     assert process.exitcode == 0 and looked
     places = [path for place in ("store", "records") for path in (tmp_path / place).rglob("*") if path.is_file()]
