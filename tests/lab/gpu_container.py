@@ -47,9 +47,9 @@ ASKED: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def gpu_node() -> Iterator[None]:
-    """A node with NVIDIA's programs and a template, and without this container."""
+    """A node with NVIDIA's programs and a template, and without this container, whatever other modules left."""
     remove = (
         f"systemctl disable --now gpuops-gpu-devices.service; pct stop {VMID}; rm -rf {MADE};"
         " systemctl daemon-reload; systemctl reset-failed gpuops-gpu-devices.service; true"
