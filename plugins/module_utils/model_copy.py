@@ -264,7 +264,9 @@ class FromHost:
             try:
                 record = model_record.read(Path(folder, model_record.NAME)) or {}
                 if all(
-                    re.fullmatch(r"(sha256|git-sha1):[0-9a-f]+", one["hash"]) and type(one["size"]) is int
+                    re.fullmatch(r"(sha256|git-sha1):[0-9a-f]+", one["hash"])
+                    and isinstance(one["size"], int)
+                    and not isinstance(one["size"], bool)
                     for one in record["files"].values()
                 ):
                     return record

@@ -109,22 +109,19 @@ def _logins(environment: Mapping[str, str]) -> dict[str, list[str]]:
     return found
 
 
-def _opened(url: str, logins: Mapping[str, Sequence[str]]) -> IO[bytes]:
-    """Return the answer for a file, by the first login of its host that opens it."""
-    refused = None
-    for login in ("", *logins.get(urllib.parse.urlsplit(url).netloc, ())):
-        request = urllib.request.Request(url)
-        if login:
-            request.add_unredirected_header("Authorization", f"Basic {login}")
-        try:
-            answer: IO[bytes] = urllib.request.build_opener().open(request, timeout=TIMEOUT)
-            return answer
-        except urllib.error.HTTPError as error:
-            if error.code not in (401, 403, 404):  # some tell nobody what there is
-                raise
-            refused = refused or error
-    assert refused is not None
-    raise refused
+def _opened(url: str, logins: Sequence[str]) -> IO[bytes]:
+    """Return the answer for a file, by the first of the logins that opens it; '' is none."""
+    request = urllib.request.Request(url)
+    if logins[0]:
+        request.add_unredirected_header("Authorization", f"Basic {logins[0]}")
+    try:
+        answer: IO[bytes] = urllib.request.build_opener().open(request, timeout=TIMEOUT)
+        return answer
+    except urllib.error.HTTPError as error:
+        # some tell nobody what there is
+        if error.code not in (401, 403, 404) or not logins[1:]:
+            raise
+    return _opened(url, logins[1:])
 
 
 def _bring(steps: Steps, files: Sequence[Package], path: Path) -> list[str]:
@@ -138,7 +135,8 @@ def _bring(steps: Steps, files: Sequence[Package], path: Path) -> list[str]:
             continue
         partial = place.with_name(f".{place.name}.partial")
         try:
-            with _opened(package.url, logins) as answer, partial.open("wb") as file:
+            own = logins.get(urllib.parse.urlsplit(package.url).netloc, [])
+            with _opened(package.url, ["", *own]) as answer, partial.open("wb") as file:
                 shutil.copyfileobj(answer, file, BLOCK)
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, socket.timeout) as error:
             raise Refused(f"{steps.label}: can not download {package.url}: {error}: the next run goes on") from error

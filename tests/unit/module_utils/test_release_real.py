@@ -629,7 +629,7 @@ def test_indexes_of_one_host_with_different_logins(place: Place) -> None:
     addresses = {"UV_INDEX": f"http://a:1@{host}/x y=http://{host}/y", "UV_FIND_LINKS": f"/wheels,http://c:3@{host}/z"}
     logins = release_wheelhouse._logins({**addresses, "UV_INDEX_Y_USERNAME": "b", "UV_INDEX_Y_PASSWORD": "2"})
     assert [len(found) for found in logins.values()] == [3]
-    with release_wheelhouse._opened(f"http://{host}/files/helper-1.0-py3-none-any.whl", logins) as answer:
+    with release_wheelhouse._opened(f"http://{host}/files/helper-1.0-py3-none-any.whl", ["", *logins[host]]) as answer:
         assert answer.read(2) == b"PK"
 
 
