@@ -15,6 +15,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -430,6 +431,9 @@ def test_a_damaged_release_is_not_replaced_under_a_server_that_runs_from_it(lab:
     python.parent.mkdir(parents=True)
     python.symlink_to("/bin/sleep")
     with subprocess.Popen([python, "60"]) as server:
+        end = time.monotonic() + 60
+        while not Path(f"/proc/{server.pid}/cmdline").read_bytes() and time.monotonic() < end:
+            time.sleep(0.01)  # a process has its words a moment after it was started
         with pytest.raises(Refused, match=r"is damaged .* and a server runs from it: stop that one"):
             lab.install()
         assert python.is_symlink()
