@@ -99,23 +99,23 @@ class Bundle:
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(exist_ok=True)
             descriptor, partial = tempfile.mkstemp(".partial", dir=self.path.parent)
-            with contextlib.ExitStack() as broken:
-                broken.callback(os.unlink, partial)
+            try:
                 with open(descriptor, "wb") as file, zipfile.ZipFile(file, "w") as archive:
                     for name, compiled in there:
                         archive.write(compiled, name)
                 os.chmod(partial, 0o644)
                 os.replace(partial, self.path)
-                broken.pop_all()
+            finally:
+                Path(partial).unlink(missing_ok=True)
             self._prune()
 
     def _prune(self) -> None:
         """Remove the oldest bundles, and what one that was killed has left."""
         written = {path: path.stat().st_mtime for path in self.path.parent.iterdir()}
         bundles = sorted((path for path in written if path.suffix == ".zip"), key=written.__getitem__)
-        for path in [*bundles[:-KEPT], *(path for path in written if path not in bundles)]:
-            if path in bundles or written[path] < time.time() - ABANDONED:
-                path.unlink(missing_ok=True)
+        abandoned = (path for path in written.keys() - set(bundles) if written[path] < time.time() - ABANDONED)
+        for path in [*bundles[:-KEPT], *abandoned]:
+            path.unlink(missing_ok=True)
 
     def _there(self) -> Iterator[tuple[str, str]]:
         for name, source in self.sources.items():

@@ -111,7 +111,6 @@ def test_the_first_deployment(no_container: None, tmp_path: Path) -> None:
     for run in (first, second, *runs["playbooks/health.yml"]):
         assert [line for line in run.output.splitlines() if line.split()[:2] == [host, "qwen36"]], run
     (answer,) = runs["curl"]
-    models, _end = json.JSONDecoder().raw_decode(
-        answer.output, answer.output.index("{")
-    )  # curl tells its progress after it
+    # curl tells its progress after it
+    models, _end = json.JSONDecoder().raw_decode(answer.output, answer.output.index("{"))
     assert models["data"][0]["id"] == "/srv/lab/models/tiny-qwen3"

@@ -28,27 +28,25 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.hub import Hub
 from ansible_collections.gpuops.sglang.plugins.module_utils.model_copy import Ssh, from_host
 from ansible_collections.gpuops.sglang.plugins.module_utils.model_store import Model, Place
 from hub_server import blob, sha256, small_model
+from model_lab import FILES, FIRST, FORK, MIB, NEEDED, SECOND, ModelLab, damage, whole
 from ssh_server import SSHD, SshServer, new_key
-from test_model_store import FILES, FIRST, FORK, MIB, NEEDED, PROJECT, SECOND, damage, whole
 
 pytestmark = pytest.mark.skipif(not (SSHD and shutil.which("rsync")), reason="needs Debian's openssh-server and rsync")
 # a space, what a shell and rsync's patterns mean, and a directory beside it that such a pattern would take too
 ODD = "a b'$(id)\\[x]*"
+PROJECT = Path(__file__).parents[3]
 COMMIT = "b968826d9c46dd6066d109eabc6255188de91218"
 
 
-class Lab:
+class Lab(ModelLab):
     """A store here, and a directory on a host."""
 
     def __init__(self, folder: Path, server: SshServer) -> None:
-        self.server, self.said = server, list[str]()
-        self.there = folder / "there"
+        self.server, self.there = server, folder / "there"
         self.put(FILES)
         self.ssh = Ssh(server.key, server.known_hosts)
-        self.place = Place(folder / "store", folder / "records", Hub("http://127.0.0.1:1", "0", "", folder / "root"))
-        self.model = Model("m", copy_from=self.address(self.there))
-        self.folder = self.place.store / "m"
-        self.partial = self.place.store / ".m.partial"
+        place = Place(folder / "store", folder / "records", Hub("http://127.0.0.1:1", "0", "", folder / "root"))
+        super().__init__(place, Model("m", copy_from=self.address(self.there)))
 
     def address(self, path: object) -> str:
         return f"ssh://{self.server.user}@127.0.0.1:{self.server.port}{path}"
@@ -66,19 +64,8 @@ class Lab:
         record = {**origin, "allow": [], "ignore": [], "code": [], "files": files, "verified": "2026-01-01T00:00:00Z"}
         model_record.write(self.there / model_record.NAME, record)
 
-    def ensure(self, full: bool = False, change: bool = True, **other: Any) -> dict[str, Any]:
-        place = replace(self.place, ssh=other.pop("ssh", self.ssh))
-        return model_store.ensure(replace(self.model, **other), place, full, change, self.said.append)
-
-    def refused(self, **other: Any) -> str:
-        with pytest.raises(Refused) as caught:
-            self.ensure(**other)
-        return str(caught.value)
-
-    @property
-    def record(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / model_record.NAME).read_text())
-        return found
+    def asked(self, ssh: Ssh | None = None) -> Place:
+        return replace(self.place, ssh=ssh or self.ssh)
 
 
 @pytest.fixture
@@ -528,10 +515,7 @@ def test_the_role_installs_nothing_for_a_copy_that_is_there(lab: Lab, tmp_path: 
     (programs / "apt-get").write_text(f"#!/bin/sh\necho called >>{tmp_path}/apt\n")
     (programs / "apt-get").chmod(0o755)
     (programs / "sh").symlink_to("/bin/sh")
-    tasks = [
-        task for task in yaml.safe_load((PROJECT / "roles/sglang_model/tasks/main.yml").read_text())
-        if not task["name"].startswith("Have")
-    ]  # fmt: skip
+    tasks = yaml.safe_load((PROJECT / "roles/sglang_model/tasks/copy.yml").read_text())
     for task in tasks:
         if task.pop("ansible.builtin.apt", None):
             task["ansible.builtin.command"] = f"{programs}/apt-get install"

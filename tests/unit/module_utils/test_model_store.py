@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import multiprocessing
 import os
 import random
 import re
@@ -27,47 +26,22 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.hub import Hub
 from ansible_collections.gpuops.sglang.plugins.module_utils.model_store import Model, Place
 from hub_server import Fault, HubServer, blob, safetensors, small_model
+from model_lab import FILES, FIRST, FORK, MIB, NEEDED, SECOND, ModelLab, damage, whole
 
 PROJECT = Path(__file__).parents[3]
 DEFAULTS = yaml.safe_load((PROJECT / "roles/sglang_model/defaults/main.yml").read_text())
 REPO = "owner/model"
-FILES = small_model()
-NEEDED = [name for name in FILES if not name.endswith((".bin", ".pth")) and not name.startswith(".")]
-FIRST, SECOND = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
-MIB = 2**20
-FORK = multiprocessing.get_context("fork")
 
 
-def whole(folder: Path) -> dict[str, bytes]:
-    """Return the files of a directory, without the record."""
-    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != ".gpuops-model.json")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
-
-
-class Lab:
+class Lab(ModelLab):
     """A store and a hub."""
 
     def __init__(self, folder: Path, client: Hub, server: HubServer) -> None:
-        self.server, self.said = server, list[str]()
-        self.hub = replace(client, endpoint=server.address)
-        self.place = Place(folder / "store", folder / "records", self.hub)
-        self.model = Model("m", REPO)
-        self.folder = self.place.store / "m"
-        self.partial = self.place.store / ".m.partial"
+        self.server, self.hub = server, replace(client, endpoint=server.address)
+        super().__init__(Place(folder / "store", folder / "records", self.hub), Model("m", REPO))
 
-    def ensure(self, full: bool = False, change: bool = True, **other: Any) -> dict[str, Any]:
-        place = replace(self.place, hub=replace(self.hub, token=other.pop("token", "")))
-        return model_store.ensure(replace(self.model, **other), place, full, change, self.said.append)
-
-    def refused(self, **other: Any) -> str:
-        with pytest.raises(Refused) as caught:
-            self.ensure(**other)
-        return str(caught.value)
-
-    @property
-    def record(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / ".gpuops-model.json").read_text())
-        return found
+    def asked(self, token: str = "") -> Place:
+        return replace(self.place, hub=replace(self.hub, token=token))
 
 
 @pytest.fixture(scope="session")
@@ -342,14 +316,6 @@ def test_a_repository_that_is_no_whole_model_is_refused(lab: Lab, name: str, con
     lab.server.commit(REPO, files)  # type: ignore[arg-type]
     assert told in lab.refused()
     assert not lab.folder.exists()
-
-
-def damage(path: Path, how: str) -> None:
-    content = path.read_bytes()
-    if how == "removed":
-        path.unlink()
-    else:
-        path.write_bytes(content[:-7] if how == "truncated" else content[:-7] + b"another")
 
 
 @pytest.mark.parametrize(("how", "name"), [("removed", "config.json"), ("truncated", FIRST), ("changed", FIRST)])
