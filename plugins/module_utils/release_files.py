@@ -12,22 +12,27 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
+import signal
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.release_record import as_record, digest_of, rows
 
 EDITED = (".py", ".json", ".sh", ".yaml", ".yml", ".jinja")
 # scripts begin with the path of their interpreter, and uv notes from where a package came
 HOSTS_OWN = re.compile(r"^\.\./\.\./\.\./bin/|\.dist-info/(direct_url|uv_cache)\.json$")
-AT_ONCE = 200  # files that a thread gets at a time
-File = tuple[str, tuple[str, ...]]  # path, and each digest that a package has of it
-Found = tuple[str, tuple[str, ...], str]  # and the digest that it has, or 'no file'
+AT_ONCE = 50  # files that a process takes at a time
+PROCESSES = 16  # at most
+PLACE = 8  # bytes
+File = tuple[str, Sequence[str]]  # path, and each digest that a package has of it
 
 
 @dataclass(frozen=True)
@@ -53,13 +58,21 @@ def checked(site: Path) -> Iterator[Checking]:
             for name, digest, _size in rows(folder / "RECORD"):
                 owners[os.path.normpath(site / name)][digest] = re.sub(r"\.dist-info$", "", folder.name)
     files = [(path, tuple(digests)) for path, digests in owners.items()]
-    parts = [files[place : place + AT_ONCE] for place in range(0, len(files), AT_ONCE)]
-    # threads, as processes would need /dev/shm, which some rented containers do not have
-    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+    # the place of the next files, which all processes read from
+    todo = os.memfd_create("files")
+    os.write(todo, b"".join(place.to_bytes(PLACE, "big") for place in range(0, len(files), AT_ONCE)))
+    os.lseek(todo, 0, os.SEEK_SET)
+    readers: dict[int, int] = {}
     try:
-        yield Checking(str(site), owners, [pool.submit(_check, part) for part in parts])
+        for _number in range(min(len(os.sched_getaffinity(0)), PROCESSES)):
+            _begin(files, todo, readers)
+        yield Checking(str(site), owners, list(readers.values()))
     finally:
-        pool.shutdown(cancel_futures=True)
+        for pid, reader in readers.items():
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            os.close(reader)
+        os.close(todo)
 
 
 @dataclass(frozen=True)
@@ -68,33 +81,70 @@ class Checking:
 
     site: str
     owners: dict[str, dict[str, str]]
-    running: list[Future[list[Found]]]
+    readers: list[int]
 
-    def _found(self) -> Iterator[Found]:
-        return (one for part in self.running for one in part.result())
+    @cached_property
+    def _found(self) -> dict[str, str]:
+        """What each process has told: path -> digest that it has, or 'no file'."""
+        found: dict[str, str] = {}
+        for reader in self.readers:
+            with open(reader, encoding="utf-8", closefd=False) as told:
+                answer: dict[str, Any] = json.loads(told.read() or "{}")
+            if "error" in answer:
+                raise OSError(*answer["error"])
+            if "found" not in answer:
+                raise Refused(f"a process that checked the files of {self.site} was ended: deploy again")
+            found.update(answer["found"])
+        return found
 
     def damage(self) -> list[Damage]:
         """Wait for its end and return what it has found; raises OSError where a copy can not be written."""
-        return [
-            Damage(self.owners[path][digests[0]], path, digests[0], state)
-            for path, digests, state in self._found()
-            if state not in digests
-        ]
+        damage = []
+        for path, found in sorted(self._found.items()):
+            if found not in self.owners[path]:
+                expected, package = next(iter(self.owners[path].items()))
+                damage.append(Damage(package, path, expected, found))
+        return damage
 
     def digest(self) -> str:
         """Return one digest of all files and their contents, apart from what differs from host to host."""
         whole = hashlib.sha256()
-        states = {path: state for path, _digests, state in self._found()}
         for path, digests in sorted(self.owners.items()):
             name = os.path.relpath(path, self.site)
             if not HOSTS_OWN.search(name):
-                whole.update(f"{name} {states.get(path) or next(iter(digests))}\n".encode())
+                whole.update(f"{name} {self._found.get(path) or next(iter(digests))}\n".encode())
         return whole.hexdigest()
 
 
-def _check(files: Sequence[File]) -> list[Found]:
-    """Return the files that are damaged, and those of which packages have more than one digest."""
-    told = []
+def _begin(files: Sequence[File], todo: int, readers: dict[int, int]) -> None:
+    """Begin a process that checks files; threads would take turns, as most of them are small.
+
+    A pool of processes needs /dev/shm, which some rented containers do not have.
+    """
+    parent = os.getpid()
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writer)
+        readers[pid] = reader
+        return
+    try:
+        answer: dict[str, Any] = {"found": {}}
+        try:
+            while os.getppid() == parent and (place := os.read(todo, PLACE)):
+                first = int.from_bytes(place, "big")
+                answer["found"].update(_check(files[first : first + AT_ONCE]))
+        except OSError as error:
+            answer = {"error": (error.errno, error.strerror, error.filename)}
+        with open(writer, "w", encoding="utf-8") as told:
+            json.dump(answer, told)
+    finally:
+        os._exit(0)
+
+
+def _check(files: Sequence[File]) -> dict[str, str]:
+    """Return the files that are damaged, and those of which packages have more than one digest: path -> digest."""
+    told = {}
     for path, digests in files:
         try:
             state = os.lstat(path)
@@ -103,7 +153,7 @@ def _check(files: Sequence[File]) -> list[Found]:
         except FileNotFoundError:
             found = "no file"
         if found not in digests or digests[1:]:
-            told.append((path, digests, found))
+            told[path] = found
     return told
 
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
+import errno
 import fcntl
 import inspect
 import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Iterator
@@ -471,6 +474,51 @@ def test_files_that_two_packages_bring_are_no_damage(tmp_path: Path) -> None:
     with release_files.checked(site) as checking:
         (damage,) = checking.damage()
     assert "shared.py of one-1.0: expected sha256=" in str(damage) and release_files.packages([damage]) == ["one"]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """One package with a file that has another link, as uv's cache has."""
+    info = tmp_path / "site/one-1.0.dist-info"
+    info.mkdir(parents=True)
+    (tmp_path / "site/one.py").write_text("one")
+    (info / "RECORD").write_text(f"one.py,{release_record.digest_of(str(tmp_path / 'site/one.py'))},3\n")
+    (tmp_path / "cached").hardlink_to(tmp_path / "site/one.py")
+    return tmp_path / "site"
+
+
+def children() -> set[int]:
+    return set(map(int, Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()))
+
+
+def test_a_check_whose_process_is_ended_is_none(site: Path) -> None:
+    (site / "one.py").unlink()
+    os.mkfifo(site / "one.py")  # which nobody writes to
+    before = children()
+    with release_files.checked(site) as checking:
+        for child in children() - before:
+            os.kill(child, signal.SIGKILL)
+        with pytest.raises(Refused, match=f"a process that checked the files of {site} was ended: deploy again"):
+            checking.damage()
+    assert children() == before
+
+
+def test_a_copy_that_can_not_be_written_is_told(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: str, _state: os.stat_result) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    monkeypatch.setattr(release_files, "_own", full)
+    with release_files.checked(site) as checking, pytest.raises(OSError, match=r"No space left.*one\.py"):
+        checking.damage()
+
+
+def test_a_check_that_is_left_early_leaves_no_process(site: Path) -> None:
+    (site / "one.py").unlink()
+    os.mkfifo(site / "one.py")
+    before = children()
+    with pytest.raises(ZeroDivisionError), release_files.checked(site):
+        raise ZeroDivisionError
+    assert children() == before
 
 
 KILLED = 12  # moments, unless --kills says how many
