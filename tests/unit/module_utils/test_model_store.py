@@ -212,9 +212,7 @@ def test_a_hub_that_recovers_is_asked_again(lab: Lab, status: int, headers: dict
     assert [fault.times for fault in lab.server.faults] == [0, 0, 0]
 
 
-def test_a_hub_that_does_not_recover_is_told_and_what_came_is_kept(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_that_does_not_recover_is_told_and_what_came_is_kept(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "WORKERS", 1)  # the first shard is here before the second is asked for
     lab.server.faults.append(Fault(f"name={SECOND}", 500, times=100))
     assert re.search(f"{lab.server.address} answers 500 for {REPO}, .*deploy again later, which goes on", lab.refused())

@@ -246,7 +246,7 @@ def test_a_start_and_a_stop(machine: Machine) -> None:
     limits = Path(f"/proc/{now.main_pid}/limits").read_text()
     assert re.search(r"Max core file size +0 ", limits) and not re.search(r"Max open files +1024 ", limits)
     assert 0 < machine.supervisor.began(now) < time.monotonic()
-    assert f"watch of {now.main_pid}" in machine.log()
+    until(lambda: f"watch of {now.main_pid}" in machine.log(), "nobody watches it")
     machine.supervisor.stop("a")
     assert machine.events("term") == machine.events("drained") == [""]
     after = machine.identity
