@@ -23,6 +23,7 @@ QUESTION = {"question_name": "?", "type": "text", "variable": "x", "required": F
 GIVEN = {
     "awx_node_key": "geheim-key-4711",
     "awx_hub_token": "hf_geheim4711",
+    "awx_model_key": "geheim-model-key-4711",
     "awx_proxmox_token": "geheim-proxmox-4711",
     "awx_vault_password": "geheim-vault-4711",
     "awx_mail_to": ["ops@example.lan"],
@@ -84,7 +85,7 @@ def test_all_is_there(installed: Installed) -> None:
     assert names(awx, "/api/v2/job_templates/") == sorted(TEMPLATES)
     deploy = awx.named("job_templates", "SGLang deploy")
     assert deploy["playbook"] == "deploy.yml" and deploy["ask_limit_on_launch"] and deploy["ask_job_type_on_launch"]
-    assert names(awx, f"{deploy['url']}credentials/") == ["SGLang hub", "SGLang nodes", "SGLang vault"]
+    assert names(awx, f"{deploy['url']}credentials/") == ["SGLang hub", "SGLang models", "SGLang nodes", "SGLang vault"]
     assert names(awx, f"{deploy['url']}labels/") == ["changes", "sglang"]
     assert names(awx, f"{deploy['url']}notification_templates_error/") == ["SGLang mail"]
     health = awx.named("job_templates", "SGLang health")
@@ -95,6 +96,8 @@ def test_all_is_there(installed: Installed) -> None:
     # AWX puts the secret in, so the template must arrive as it is written
     injectors = awx.named("credential_types", "SGLang Proxmox token")["injectors"]
     assert injectors == {"env": {"GPUOPS_PROXMOX_TOKEN_SECRET": "{{ token_secret }}"}}
+    injectors = awx.named("credential_types", "SGLang model host")["injectors"]
+    assert injectors == {"extra_vars": {"sglang_model_ssh_key": "{{ ssh_key }}"}}
 
 
 def test_the_workflow_goes_from_plan_to_health_by_an_approval(installed: Installed) -> None:
@@ -142,7 +145,7 @@ def test_a_second_run_puts_back_what_was_changed_by_hand_and_changes_nothing_els
     assert deploy["ask_limit_on_launch"] and plan["playbook"] == "playbooks/plan.yml"
     assert awx.surveys[plan["url"]]["spec"][1]["max"] == 64
     assert gone in awx.linked[f"{deploy['url']}labels/"]
-    assert len(awx.linked[f"{deploy['url']}credentials/"]) == 3
+    assert len(awx.linked[f"{deploy['url']}credentials/"]) == 4
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
