@@ -276,8 +276,8 @@ def _installed(spec: ReleaseSpec, by: Installer, schema_probe: str) -> tuple[dic
         _install(spec, by, python)
         site = next(venv.glob("lib/python3*/site-packages"), venv)
         told, failure = {}, None
-        with release_files.checked(site) as checking:
-            cache = Path(by.steps.environment["UV_CACHE_DIR"])
+        cache = Path(by.steps.environment["UV_CACHE_DIR"])
+        with release_files.checked(site, cache) as checking:
             bundle = release_bytecode.Bundle(cache, checking.site, checking.owners, spec.python_version)
             laid = 0 if last else bundle.lay()
             try:
@@ -298,6 +298,7 @@ def _installed(spec: ReleaseSpec, by: Installer, schema_probe: str) -> tuple[dic
         found = told["sglang_version"]
         raise Refused(f"asked for SGLang {spec.version}, but {found} was installed in {spec.path}")
     bundle.keep(laid)
+    checking.keep()
     return told, checking.digest()
 
 

@@ -5,7 +5,8 @@
 
 uv links what it installs to its cache, which other releases are linked to as well, and trusts what it once unpacked
 there. So each file is read after an installation, which tells a damaged cache, and what somebody may come to edit gets
-a copy of its own. Libraries stay linked: nobody edits them, and they are four fifths of the bytes.
+a copy of its own. Libraries stay linked: nobody edits them, and they are nine tenths of the bytes. One that was read
+already for another release is read again when its size or time has changed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, write_whole
 from ansible_collections.gpuops.sglang.plugins.module_utils.release_record import as_record, digest_of, rows
 
 EDITED = (".py", ".json", ".sh", ".yaml", ".yml", ".jinja")
@@ -32,7 +33,11 @@ HOSTS_OWN = re.compile(r"^\.\./\.\./\.\./bin/|\.dist-info/(direct_url|uv_cache)\
 AT_ONCE = 50  # files that a process takes at a time
 PROCESSES = 16  # at most
 PLACE = 8  # bytes
+NICE = 10  # the loading of the server takes as long, by one processor alone
+READ = "read.json"  # in the cache
+READ_FILES = 500_000  # that it has at most; a release has about 40,000
 File = tuple[str, Sequence[str]]  # path, and each digest that a package has of it
+Known = dict[str, tuple[int, int, str]]  # inode of a file of the cache -> size in bytes, time in ns, digest
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,8 @@ class Damage:
 
 
 @contextlib.contextmanager
-def checked(site: Path) -> Iterator[Checking]:
-    """Read all files below a site-packages beside what else is done."""
+def checked(site: Path, cache: Path) -> Iterator[Checking]:
+    """Read all files below a site-packages, linked to the cache or not, beside what else is done."""
     owners: dict[str, dict[str, str]] = defaultdict(dict)  # some packages bring the same file, with other content
     for folder in sorted(site.glob("*.dist-info")):
         # a package without one was not installed by uv
@@ -58,6 +63,7 @@ def checked(site: Path) -> Iterator[Checking]:
             for name, digest, _size in rows(folder / "RECORD"):
                 owners[os.path.normpath(site / name)][digest] = re.sub(r"\.dist-info$", "", folder.name)
     files = [(path, tuple(digests)) for path, digests in owners.items()]
+    known = _known(cache)
     # the place of the next files, which all processes read from
     todo = os.memfd_create("files")
     os.write(todo, b"".join(place.to_bytes(PLACE, "big") for place in range(0, len(files), AT_ONCE)))
@@ -65,8 +71,8 @@ def checked(site: Path) -> Iterator[Checking]:
     readers: dict[int, int] = {}
     try:
         for _number in range(min(len(os.sched_getaffinity(0)), PROCESSES)):
-            _begin(files, todo, readers)
-        yield Checking(str(site), owners, list(readers.values()))
+            _begin(files, known, todo, readers)
+        yield Checking(str(site), owners, cache, known, list(readers.values()))
     finally:
         for pid, reader in readers.items():
             os.kill(pid, signal.SIGKILL)
@@ -81,12 +87,15 @@ class Checking:
 
     site: str
     owners: dict[str, dict[str, str]]
+    cache: Path
+    known: Known
     readers: list[int]
 
     @cached_property
-    def _found(self) -> dict[str, str]:
-        """What each process has told: path -> digest that it has, or 'no file'."""
+    def _told(self) -> tuple[dict[str, str], Known]:
+        """What the processes have found: path -> digest that it has or 'no file', and what is linked to the cache."""
         found: dict[str, str] = {}
+        read: Known = {}
         for reader in self.readers:
             with open(reader, encoding="utf-8", closefd=False) as told:
                 answer: dict[str, Any] = json.loads(told.read() or "{}")
@@ -95,12 +104,13 @@ class Checking:
             if "found" not in answer:
                 raise Refused(f"a process that checked the files of {self.site} was ended: deploy again")
             found.update(answer["found"])
-        return found
+            read.update(answer["read"])
+        return found, read
 
     def damage(self) -> list[Damage]:
         """Wait for its end and return what it has found; raises OSError where a copy can not be written."""
         damage = []
-        for path, found in sorted(self._found.items()):
+        for path, found in sorted(self._told[0].items()):
             if found not in self.owners[path]:
                 expected, package = next(iter(self.owners[path].items()))
                 damage.append(Damage(package, path, expected, found))
@@ -112,11 +122,30 @@ class Checking:
         for path, digests in sorted(self.owners.items()):
             name = os.path.relpath(path, self.site)
             if not HOSTS_OWN.search(name):
-                whole.update(f"{name} {self._found.get(path) or next(iter(digests))}\n".encode())
+                whole.update(f"{name} {self._told[0].get(path) or next(iter(digests))}\n".encode())
         return whole.hexdigest()
 
+    def keep(self) -> None:
+        """Have the next release of this cache know what was read; a cache that can not take it does without."""
+        read = self._told[1]
+        if all(self.known.get(inode) == tuple(facts) for inode, facts in read.items()):
+            return
+        whole = {**_known(self.cache), **read}
+        # of two that write at once one may lose, which costs another reading
+        with contextlib.suppress(OSError, Refused):
+            write_whole(self.cache / READ, json.dumps(whole if len(whole) <= READ_FILES else read))
 
-def _begin(files: Sequence[File], todo: int, readers: dict[int, int]) -> None:
+
+def _known(cache: Path) -> Known:
+    """Return what was read for other releases; of what is no such record nothing counts."""
+    try:
+        kept = json.loads((cache / READ).read_text(encoding="utf-8"))
+        return {inode: (size, time, digest) for inode, (size, time, digest) in kept.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _begin(files: Sequence[File], known: Known, todo: int, readers: dict[int, int]) -> None:
     """Begin a process that checks files; threads would take turns, as most of them are small.
 
     A pool of processes needs /dev/shm, which some rented containers do not have.
@@ -129,11 +158,12 @@ def _begin(files: Sequence[File], todo: int, readers: dict[int, int]) -> None:
         readers[pid] = reader
         return
     try:
-        answer: dict[str, Any] = {"found": {}}
+        answer: dict[str, Any] = {"found": {}, "read": {}}
+        os.nice(NICE)
         try:
             while os.getppid() == parent and (place := os.read(todo, PLACE)):
                 first = int.from_bytes(place, "big")
-                answer["found"].update(_check(files[first : first + AT_ONCE]))
+                _check(files[first : first + AT_ONCE], known, answer["found"], answer["read"])
         except OSError as error:
             answer = {"error": (error.errno, error.strerror, error.filename)}
         with open(writer, "w", encoding="utf-8") as told:
@@ -142,19 +172,25 @@ def _begin(files: Sequence[File], todo: int, readers: dict[int, int]) -> None:
         os._exit(0)
 
 
-def _check(files: Sequence[File]) -> dict[str, str]:
-    """Return the files that are damaged, and those of which packages have more than one digest: path -> digest."""
-    told = {}
+def _check(files: Sequence[File], known: Known, told: dict[str, str], read: Known) -> None:
+    """Put into `told` the digest of files that are damaged or have several, into `read` the others of the cache."""
     for path, digests in files:
+        linked = False
         try:
             state = os.lstat(path)
-            own = path.endswith(EDITED) and state.st_nlink > 1
-            found = _own(path, state) if own else digest_of(path)
+            linked = state.st_nlink > 1
+            if linked and path.endswith(EDITED):
+                found, linked = _own(path, state), False
+            else:
+                size, time, found = known.get(str(state.st_ino), (0, 0, ""))
+                if not linked or (size, time) != (state.st_size, state.st_mtime_ns):
+                    found = digest_of(path)
         except FileNotFoundError:
             found = "no file"
         if found not in digests or digests[1:]:
             told[path] = found
-    return told
+        elif linked:
+            read[str(state.st_ino)] = (state.st_size, state.st_mtime_ns, found)
 
 
 def _own(path: str, state: os.stat_result) -> str:

@@ -39,7 +39,7 @@ def site_of(folder: Path, body: str = "value = 1\n", age: int = 100) -> Path:
 
 
 def bundle_of(site: Path, cache: Path, version: str = VERSION) -> Bundle:
-    with release_files.checked(site) as checking:
+    with release_files.checked(site, cache) as checking:
         assert checking.damage() == []
         return Bundle(cache, checking.site, checking.owners, version)
 
