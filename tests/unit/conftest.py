@@ -18,7 +18,9 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 import types
+from collections.abc import Iterator
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -262,6 +264,19 @@ def call_module(module: Any, asked: dict[str, Any]) -> dict[str, Any]:
         module.main()
     result: dict[str, Any] = {**json.loads(said.getvalue()), "warnings": warned}
     return result
+
+
+@contextlib.contextmanager
+def running(*words: str | Path, **how: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program, which has its words and variables a moment after it was started, and kill it in the end."""
+    with subprocess.Popen(words, **how) as process:
+        try:
+            end = time.monotonic() + 60
+            while not Path(f"/proc/{process.pid}/environ").read_bytes() and time.monotonic() < end:
+                time.sleep(0.01)
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.fixture(scope="session")

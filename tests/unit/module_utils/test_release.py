@@ -13,9 +13,7 @@ import json
 import os
 import shutil
 import stat
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils import gpu, host, release, release_record
 from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.release import ReleaseSpec
+from conftest import running
 
 UV = "0.13.9"
 OPTIONS = {"--tp-size": {"type": "int"}}
@@ -430,14 +429,10 @@ def test_a_damaged_release_is_not_replaced_under_a_server_that_runs_from_it(lab:
     python = lab.spec.path / "venv/bin/python"
     python.parent.mkdir(parents=True)
     python.symlink_to("/bin/sleep")
-    with subprocess.Popen([python, "60"]) as server:
-        end = time.monotonic() + 60
-        while not Path(f"/proc/{server.pid}/cmdline").read_bytes() and time.monotonic() < end:
-            time.sleep(0.01)  # a process has its words a moment after it was started
+    with running(python, "60"):
         with pytest.raises(Refused, match=r"is damaged .* and a server runs from it: stop that one"):
             lab.install()
         assert python.is_symlink()
-        server.kill()
     assert lab.install()["packages"] == PACKAGES
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.sglang.plugins.module_utils import release_prune
+from conftest import running
 
 
 @pytest.fixture
@@ -61,9 +61,8 @@ def test_one_that_a_kept_launch_was_started_from_stays(root: Path) -> None:
 def test_one_that_runs_stays(root: Path) -> None:
     python = root / "releases/a/venv/bin/sleep"
     shutil.copy2("/bin/sleep", python)
-    with subprocess.Popen([python, "60"]) as process:
+    with running(python, "60"):
         assert release_prune.remove(root, root / "releases/e", root.parent / "state", 3) == ["b"]
-        process.kill()
     assert release_prune.remove(root, root / "releases/e", root.parent / "state", 3) == ["a"]
 
 
@@ -73,9 +72,8 @@ def test_a_root_that_is_known_by_a_link_is_the_same(root: Path, tmp_path: Path) 
     launched(root, "b")
     python = root / "releases/a/venv/bin/python"
     python.symlink_to("/bin/sleep")  # as the interpreter of a venv is
-    with subprocess.Popen([python, "60"]) as process:
+    with running(python, "60"):
         assert release_prune.remove(link, link / "releases/e", tmp_path / "state", 1) == ["c", "d"]
-        process.kill()
 
 
 def test_what_an_interruption_left_goes_first(root: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.secret_forms import forms_of
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor import systemd
 from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface import environment_file
+from conftest import running
 
 PRESENT, FAILED, GOOD, OLD = (f"20260101T00000{number}Z-abcdef" for number in (4, 3, 2, 1))
 API_KEY = "sk\\quo'ted\"-$key=1;x"
@@ -116,9 +116,8 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
 def server() -> Iterator[int]:
     """The process id of one that has its secrets in its environment."""
     environment = {**ENVIRONMENT, "SGLANG_LAUNCH_ID": PRESENT, "OTHER_TOKEN": "set by hand"}
-    with subprocess.Popen(["/bin/sleep", "60"], env=environment) as process:
+    with running("/bin/sleep", "60", env=environment) as process:
         yield process.pid
-        process.kill()
 
 
 def test_no_secret_is_in_any_file_in_any_form(made: Made, server: int) -> None:

@@ -26,6 +26,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.supervisor.interface
     launch_of,
     variable_problem,
 )
+from conftest import running
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -569,14 +570,8 @@ def test_identity_of_a_service_that_is_not_there(commands: dict[str, Any]) -> No
 
 
 def test_the_launch_of_a_process_is_in_its_environment() -> None:
-    with subprocess.Popen(["sleep", "60"], env={"A": "1", "SGLANG_LAUNCH_ID": "L1"}) as process:
-        try:
-            # the environment is there a moment after the program
-            while not Path(f"/proc/{process.pid}/environ").read_bytes():
-                pass
-            assert systemd.running_launch(process.pid) == "L1"
-        finally:
-            process.kill()
+    with running("sleep", "60", env={"A": "1", "SGLANG_LAUNCH_ID": "L1"}) as process:
+        assert systemd.running_launch(process.pid) == "L1"
     assert systemd.running_launch(process.pid) is None
     assert systemd.running_launch(0) is None
 
