@@ -199,10 +199,14 @@ def _build(spec: ReleaseSpec, means: Means, held: tuple[int, ...]) -> dict[str, 
     lock, cuda = _lock(spec, by)
     release_room.refuse_small(spec.root, Path(by.steps.environment["UV_CACHE_DIR"]), lock.size, by.steps.label)
     write_whole(spec.path / release_lock.FILE, lock.text)
-    told, files = _installed(spec, by, means.schema_probe)
     venv = spec.path / "venv"
-    release_proof.pins(by.steps, by.uv, str(venv / "bin/python"), spec.overrides)
-    unproved = release_proof.loaded(told, gpu_driver.kernel_module()["version"])
+    try:
+        told, files = _installed(spec, by, means.schema_probe)
+        release_proof.pins(by.steps, by.uv, str(venv / "bin/python"), spec.overrides)
+        unproved = release_proof.loaded(told, gpu_driver.kernel_module()["version"])
+    except BaseException:
+        release_lock.forget(by.steps)
+        raise
     listing = by.steps.run("listing", [by.uv, "pip", "freeze", "--quiet", "--python", str(venv / "bin/python")])
     schema = {name: told[name] for name in ("sglang_version", "options")}
     write_whole(spec.path / "schema.json", json.dumps(schema, indent=1, sort_keys=True))

@@ -9,14 +9,18 @@ with digests: they name no index, so a mirror or a folder will do, and uv keeps 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
+import json
 import re
+import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, write_whole
 from ansible_collections.gpuops.sglang.plugins.module_utils.release_record import normal
 from ansible_collections.gpuops.sglang.plugins.module_utils.release_uv import interpreters
 from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import LOGIN, Steps
@@ -25,6 +29,10 @@ GRACE = datetime.timedelta(days=3)  # the kernels and the wheels for other Pytho
 LATEST = "latest"
 FILE = "lock.txt"
 NO_TIMES = "is missing an upload date"
+FOUND = "locks"  # in the cache: what was found for a day that is over
+FOUND_FOR = 3600  # s that it counts, so that the containers of a node ask the index once and get the same
+SECRET = re.compile("PASSWORD|USERNAME|TOKEN")  # in names of uv's variables
+INTERPRETER = "import platform, sys; print(sys.version, platform.machine(), platform.libc_ver())"
 
 
 @dataclass(frozen=True)
@@ -150,8 +158,14 @@ def resolve(
     arguments = [*_compile(uv, python), *options]
     # the same instant in every time zone
     dated = ["--exclude-newer", f"{cutoff}T23:59:59Z"] if cutoff else []
+    kept = _kept(steps, python, options, cutoff, wanted)
+    packages = _found(kept) if kept else ()
+    if packages:
+        return Lock(packages, cutoff, tuple(notes))
     try:
         found = steps.run("resolving", [*arguments, *dated, "-"], _lines(wanted))
+        if kept:
+            _keep(kept, found)
     except Refused as refused:
         if not (cutoff and NO_TIMES in str(refused)):
             raise
@@ -163,6 +177,47 @@ def resolve(
         ]
         cutoff = ""
     return Lock(parse(found), cutoff, tuple(notes))
+
+
+def _kept(steps: Steps, python: str, options: Sequence[str], cutoff: str, wanted: Sequence[str]) -> Path | None:
+    """Return where in the cache is what was found by the same question; None where the answer may become another."""
+    cache = steps.environment.get("UV_CACHE_DIR")
+    if not cache or options or not "" < cutoff < str(datetime.datetime.now(datetime.timezone.utc).date()):
+        return None
+    asked = {name: value for name, value in steps.environment.items() if name.startswith("UV_")}
+    overrides = asked.pop("UV_OVERRIDE", "")
+    del asked["UV_CACHE_DIR"]
+    # a name that all may read is no place for a secret, not even for a digest of it
+    public = {name: LOGIN.sub("://", value) for name, value in asked.items() if not SECRET.search(name)}
+    text = Path(overrides).read_text(encoding="utf-8") if overrides else ""
+    interpreter = steps.run("asking the interpreter", [python, "-c", INTERPRETER])
+    question = json.dumps([wanted, cutoff, text, public, interpreter], sort_keys=True)
+    return Path(cache, FOUND, f"{hashlib.sha256(question.encode()).hexdigest()[:32]}.toml")
+
+
+def _found(kept: Path) -> tuple[Package, ...]:
+    """Return the packages that were found a short time ago; none where these are none that would do."""
+    with contextlib.suppress(OSError, ValueError, Refused):
+        if kept.stat().st_mtime > time.time() - FOUND_FOR:
+            packages = parse(kept.read_text(encoding="utf-8"))
+            if any(package.name == "sglang" for package in packages):
+                return packages
+    return ()
+
+
+def forget(steps: Steps) -> None:
+    """Have all be looked for again: something of it could not be installed."""
+    shutil.rmtree(Path(steps.environment["UV_CACHE_DIR"], FOUND), ignore_errors=True)
+
+
+def _keep(kept: Path, found: str) -> None:
+    """Write it down and remove what counts no more; a cache that can not take it does without."""
+    with contextlib.suppress(OSError, Refused):
+        kept.parent.mkdir(exist_ok=True)
+        for path in kept.parent.iterdir():
+            if path.stat().st_mtime < time.time() - FOUND_FOR:
+                path.unlink()
+        write_whole(kept, found)
 
 
 def _compile(uv: str, python: str) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
+import datetime
 import errno
 import fcntl
 import inspect
@@ -178,6 +179,90 @@ def test_wheels_of_a_folder_have_no_day(place: Place, tmp_path: Path) -> None:
     record = place.install()
     assert record["packages"] == ["helper==1.5+local", "sglang==0.5.23"]
     assert record["date"] == "2026-05-10"
+
+
+@pytest.fixture
+def node(place: Place, tmp_path: Path) -> Place:
+    """One whose containers share a cache, of which one has installed."""
+    place.cache = tmp_path / "cache"
+    place.install()
+    place.index.asked.clear()
+    return place
+
+
+def looked(place: Place) -> bool:
+    """Tell whether the index was asked for what packages require, and not for their files alone."""
+    return any(path.endswith(".metadata") for path in place.index.asked)
+
+
+def test_a_second_container_gets_what_the_first_has_found(node: Place, tmp_path: Path) -> None:
+    node.index.days["helper-2.0-py3-none-any.whl"] = "2026-05-10"
+    second = node.ask(root=tmp_path / "second")
+    assert second.install()["packages"] == ["helper==1.0", "sglang==0.5.23"] and not looked(node)
+    assert second.lock == node.lock
+
+
+@pytest.mark.parametrize("what", ["day", "overrides", "index", "variable", "interpreter", "time", "damaged", "cache"])
+def test_what_was_found_for_something_else_does_not_count(
+    node: Place, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = node.ask(root=tmp_path / "second")
+    (kept,) = (tmp_path / "cache/locks").iterdir()
+    if what == "day":
+        second = second.ask(date="2026-05-09")
+    elif what == "overrides":
+        second = second.ask(overrides=("unasked==1",))
+    elif what == "index":
+        second.environment = {**node.environment, "UV_DEFAULT_INDEX": node.index.url.replace("127.0.0.1", "localhost")}
+    elif what == "variable":
+        second.environment = {**node.environment, "UV_RESOLUTION": "lowest"}
+    elif what == "interpreter":
+        monkeypatch.setattr(release_lock, "INTERPRETER", "print('another')")
+    elif what == "time":
+        os.utime(kept, (time.time(), time.time() - 3700))
+    elif what == "damaged":
+        kept.write_text(kept.read_text()[:40])
+    else:
+        second.cache = tmp_path / "another"
+    second.install()
+    assert looked(node)
+
+
+def test_what_may_become_another_is_not_kept(place: Place, tmp_path: Path) -> None:
+    place.cache = tmp_path / "cache"
+    wheel(place.folder / "wheels", "helper", "2.0")
+    today = datetime.datetime.now(datetime.timezone.utc).date()
+    for date in ("latest", str(today), str(today + datetime.timedelta(days=2))):
+        place.ask(date=date).install()
+    place.index.times = False
+    place.ask(root=tmp_path / "without").install()
+    assert not (tmp_path / "cache/locks").exists()
+
+
+def test_what_was_found_and_does_not_install_is_looked_for_again(node: Place, tmp_path: Path) -> None:
+    node.index.days["helper-2.0-py3-none-any.whl"] = "2026-05-10"
+    wheel(node.folder / "wheels", "helper", "2.0")
+    (node.folder / "wheels/helper-1.0-py3-none-any.whl").unlink()
+    shutil.rmtree(tmp_path / "cache/archive-v0")
+    shutil.rmtree(tmp_path / "cache/wheels-v6", ignore_errors=True)
+    second = node.ask(root=tmp_path / "second")
+    with contextlib.suppress(Refused):
+        second.install()
+    assert second.install()["packages"] == ["helper==2.0", "sglang==0.5.23"]
+
+
+def test_no_login_is_in_what_is_kept(place: Place, tmp_path: Path) -> None:
+    place.cache = tmp_path / "cache"
+    place.index.login = "me:geheim"
+    names = []
+    for word in ("geheim", "anders"):
+        place.index.login = f"me:{word}"
+        host = place.index.url.partition("://")[2]
+        place.environment = {"UV_DEFAULT_INDEX": f"http://me:{word}@{host}", "UV_HTTP_RETRIES": "0"}
+        place.ask(root=tmp_path / word).install()
+        names.append([path.name for path in (tmp_path / "cache/locks").iterdir()])
+        assert b"geheim" not in b"".join(path.read_bytes() for path in (tmp_path / "cache/locks").iterdir())
+    assert names[0] == names[1]
 
 
 def records(site: Path) -> dict[str, set[tuple[str, ...]]]:
