@@ -23,6 +23,7 @@ BASE_PACKAGES = (
     "dbus",
     "python3",
     "openssh-server",
+    "rsync",
     "iproute2",
     "ca-certificates",
     "procps",

@@ -24,6 +24,7 @@ WAKE = 0.05  # s
 CHUNK = 2**20  # bytes, which a processor's cache holds until they are hashed and written; the client has 10 MiB
 BEHIND = 16 * 2**20  # bytes that wait for the disk, so that it writes while the network brings more
 PLACE = 8  # bytes
+SET_PIPE_SIZE = 1031  # fcntl(2), which Python names from 3.10 on
 ONE_BY_ONE = threading.Lock()
 
 
@@ -130,10 +131,11 @@ def fetching(request: dict[str, Any]) -> None:
     fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
     fetch = fetcher(request)
     by_size = sorted(files, key=lambda name: -files[name]["size"])
-    # the place of the next file, which all processes read from
-    todo = os.memfd_create("files")
-    os.write(todo, b"".join(place.to_bytes(PLACE, "big") for place in range(len(by_size))))
-    os.lseek(todo, 0, os.SEEK_SET)
+    # the place of the next file; of a pipe, unlike a file, no two processes read the same
+    todo, places = os.pipe()
+    fcntl.fcntl(places, SET_PIPE_SIZE, PLACE * len(by_size))
+    os.write(places, b"".join(place.to_bytes(PLACE, "big") for place in range(len(by_size))))
+    os.close(places)
     children = set()
     for _number in range(min(len(files), request["workers"])):
         child = os.fork()

@@ -30,9 +30,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.release_record impor
 EDITED = (".py", ".json", ".sh", ".yaml", ".yml", ".jinja")
 # scripts begin with the path of their interpreter, and uv notes from where a package came
 HOSTS_OWN = re.compile(r"^\.\./\.\./\.\./bin/|\.dist-info/(direct_url|uv_cache)\.json$")
-AT_ONCE = 50  # files that a process takes at a time
 PROCESSES = 16  # at most
-PLACE = 8  # bytes
 NICE = 10  # the loading of the server takes as long, by one processor alone
 READ = "read.json"  # in the cache
 READ_FILES = 500_000  # that it has at most; a release has about 40,000
@@ -64,21 +62,17 @@ def checked(site: Path, cache: Path) -> Iterator[Checking]:
                 owners[os.path.normpath(site / name)][digest] = re.sub(r"\.dist-info$", "", folder.name)
     files = [(path, tuple(digests)) for path, digests in owners.items()]
     known = _known(cache)
-    # the place of the next files, which all processes read from
-    todo = os.memfd_create("files")
-    os.write(todo, b"".join(place.to_bytes(PLACE, "big") for place in range(0, len(files), AT_ONCE)))
-    os.lseek(todo, 0, os.SEEK_SET)
     readers: dict[int, int] = {}
+    count = min(len(os.sched_getaffinity(0)), PROCESSES)
     try:
-        for _number in range(min(len(os.sched_getaffinity(0)), PROCESSES)):
-            _begin(files, known, todo, readers)
+        for number in range(count):
+            _begin(files[number::count], known, readers)
         yield Checking(str(site), owners, cache, known, list(readers.values()))
     finally:
         for pid, reader in readers.items():
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             os.close(reader)
-        os.close(todo)
 
 
 @dataclass(frozen=True)
@@ -145,7 +139,7 @@ def _known(cache: Path) -> Known:
         return {}
 
 
-def _begin(files: Sequence[File], known: Known, todo: int, readers: dict[int, int]) -> None:
+def _begin(files: Sequence[File], known: Known, readers: dict[int, int]) -> None:
     """Begin a process that checks files; threads would take turns, as most of them are small.
 
     A pool of processes needs /dev/shm, which some rented containers do not have.
@@ -161,9 +155,10 @@ def _begin(files: Sequence[File], known: Known, todo: int, readers: dict[int, in
         answer: dict[str, Any] = {"found": {}, "read": {}}
         os.nice(NICE)
         try:
-            while os.getppid() == parent and (place := os.read(todo, PLACE)):
-                first = int.from_bytes(place, "big")
-                _check(files[first : first + AT_ONCE], known, answer["found"], answer["read"])
+            for file in files:
+                if os.getppid() != parent:
+                    os._exit(1)
+                _check(*file, known, answer["found"], answer["read"])
         except OSError as error:
             answer = {"error": (error.errno, error.strerror, error.filename)}
         with open(writer, "w", encoding="utf-8") as told:
@@ -172,25 +167,24 @@ def _begin(files: Sequence[File], known: Known, todo: int, readers: dict[int, in
         os._exit(0)
 
 
-def _check(files: Sequence[File], known: Known, told: dict[str, str], read: Known) -> None:
-    """Put into `told` the digest of files that are damaged or have several, into `read` the others of the cache."""
-    for path, digests in files:
-        linked = False
-        try:
-            state = os.lstat(path)
-            linked = state.st_nlink > 1
-            if linked and path.endswith(EDITED):
-                found, linked = _own(path, state), False
-            else:
-                size, time, found = known.get(str(state.st_ino), (0, 0, ""))
-                if not linked or (size, time) != (state.st_size, state.st_mtime_ns):
-                    found = digest_of(path)
-        except FileNotFoundError:
-            found = "no file"
-        if found not in digests or digests[1:]:
-            told[path] = found
-        elif linked:
-            read[str(state.st_ino)] = (state.st_size, state.st_mtime_ns, found)
+def _check(path: str, digests: Sequence[str], known: Known, told: dict[str, str], read: Known) -> None:
+    """Put into `told` the digest of a file that is damaged or has several, into `read` another one of the cache."""
+    linked = False
+    try:
+        state = os.lstat(path)
+        linked = state.st_nlink > 1
+        if linked and path.endswith(EDITED):
+            found, linked = _own(path, state), False
+        else:
+            size, time, found = known.get(str(state.st_ino), (0, 0, ""))
+            if not linked or (size, time) != (state.st_size, state.st_mtime_ns):
+                found = digest_of(path)
+    except FileNotFoundError:
+        found = "no file"
+    if found not in digests or digests[1:]:
+        told[path] = found
+    elif linked:
+        read[str(state.st_ino)] = (state.st_size, state.st_mtime_ns, found)
 
 
 def _own(path: str, state: os.stat_result) -> str:

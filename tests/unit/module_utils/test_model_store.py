@@ -167,6 +167,14 @@ def test_what_the_hub_does_not_have_is_named(lab: Lab, asked: dict[str, Any], to
     assert not lab.folder.exists()
 
 
+def test_many_small_files_are_asked_for_once_each(lab: Lab) -> None:
+    small = {f"part-{number}.txt": b"%d" % number for number in range(400)}
+    lab.server.commit(REPO, {**FILES, **small})
+    lab.ensure()
+    asked = [request.path.rpartition("/")[2] for request in lab.server.requests if "/part-" in request.path]
+    assert sorted(asked) == sorted(small)
+
+
 def test_a_gated_model_is_refused_without_its_token(lab: Lab) -> None:
     lab.server.gated[REPO] = "hf_the-token"
     assert f"{REPO} is gated: accept its terms at {lab.server.address}/{REPO} with an account" in lab.refused()

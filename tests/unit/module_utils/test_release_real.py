@@ -647,6 +647,16 @@ def children() -> set[int]:
     return set(map(int, Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()))
 
 
+def test_each_of_many_sources_becomes_a_copy(site: Path, tmp_path: Path) -> None:
+    names = [f"part{number}.py" for number in range(500)]
+    for name in names:
+        (site / name).hardlink_to(tmp_path / "cached-one.py")
+    digest = release_record.digest_of(str(site / "one.py"))
+    (site / "one-1.0.dist-info/RECORD").write_text("".join(f"{name},{digest},3\n" for name in names))
+    assert damaged(site, tmp_path) == []
+    assert {(site / name).stat().st_nlink for name in names} == {1} and not list(site.glob("*.own"))
+
+
 def test_a_check_whose_process_is_ended_is_none(site: Path) -> None:
     (site / "one.py").unlink()
     os.mkfifo(site / "one.py")  # which nobody writes to
