@@ -47,7 +47,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils.host import (
     writing_below,
 )
 from ansible_collections.gpuops.sglang.plugins.module_utils.release_lock import Lock
-from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import CLEAN, Steps
+from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import CLEAN, LOGIN, Steps
 
 WHEELS = "wheelhouse"  # of an archive, below a release while it is made
 LOCK_WAIT = 1800  # s: a first installation downloads up to 10 GB
@@ -196,11 +196,11 @@ def _build(spec: ReleaseSpec, means: Means, held: tuple[int, ...]) -> dict[str, 
     begun = time.monotonic()
     spec.path.mkdir(parents=True, exist_ok=True)
     by = _installer(spec, means, spec.path, held)
-    lock, cuda = _lock(spec, by)
-    release_room.refuse_small(spec.root, Path(by.steps.environment["UV_CACHE_DIR"]), lock.size, by.steps.label)
-    write_whole(spec.path / release_lock.FILE, lock.text)
     venv = spec.path / "venv"
     try:
+        lock, cuda = _lock(spec, by)
+        release_room.refuse_small(spec.root, Path(by.steps.environment["UV_CACHE_DIR"]), lock.size, by.steps.label)
+        write_whole(spec.path / release_lock.FILE, lock.text)
         told, files = _installed(spec, by, means.schema_probe)
         release_proof.pins(by.steps, by.uv, str(venv / "bin/python"), spec.overrides)
         unproved = release_proof.loaded(told, gpu_driver.kernel_module()["version"])
@@ -246,6 +246,11 @@ def estimate(spec: ReleaseSpec, means: Means) -> dict[str, Any]:
 def _lock(spec: ReleaseSpec, by: Installer) -> tuple[Lock, str]:
     """Return what is to be installed, and in words for which CUDA it is."""
     driver = gpu_driver.kernel_module()["version"]
+    if any(LOGIN.search(line) for line in spec.overrides):
+        raise Refused(
+            "sglang_install_overrides has a login in an address, which every user of the host could read in the release: "
+            "take it out"
+        )
     if spec.lock:
         lock = release_lock.given(spec.lock, spec.version)
     else:

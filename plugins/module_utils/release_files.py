@@ -62,17 +62,15 @@ def checked(site: Path, cache: Path) -> Iterator[Checking]:
                 owners[os.path.normpath(site / name)][digest] = re.sub(r"\.dist-info$", "", folder.name)
     files = [(path, tuple(digests)) for path, digests in owners.items()]
     known = _known(cache)
-    readers: dict[int, int] = {}
     count = min(len(os.sched_getaffinity(0)), PROCESSES)
+    running: list[_Process] = []
     try:
         for number in range(count):
-            _begin(files[number::count], known, readers)
-        yield Checking(str(site), owners, cache, known, list(readers.values()))
+            running.append(_Process(files[number::count], known))
+        yield Checking(str(site), owners, cache, known, running)
     finally:
-        for pid, reader in readers.items():
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            os.close(reader)
+        for process in running:
+            process.end()
 
 
 @dataclass(frozen=True)
@@ -83,20 +81,20 @@ class Checking:
     owners: dict[str, dict[str, str]]
     cache: Path
     known: Known
-    readers: list[int]
+    running: list[_Process]
 
     @cached_property
     def _told(self) -> tuple[dict[str, str], Known]:
         """What the processes have found: path -> digest that it has or 'no file', and what is linked to the cache."""
         found: dict[str, str] = {}
         read: Known = {}
-        for reader in self.readers:
-            with open(reader, encoding="utf-8", closefd=False) as told:
-                answer: dict[str, Any] = json.loads(told.read() or "{}")
+        for process in self.running:
+            answer = process.answer()
             if "error" in answer:
                 raise OSError(*answer["error"])
             if "found" not in answer:
-                raise Refused(f"a process that checked the files of {self.site} was ended: deploy again")
+                why = answer.get("failed", "a process that did it was ended: deploy again")
+                raise Refused(f"the files of {self.site} could not be checked: {why}")
             found.update(answer["found"])
             read.update(answer["read"])
         return found, read
@@ -139,32 +137,57 @@ def _known(cache: Path) -> Known:
         return {}
 
 
-def _begin(files: Sequence[File], known: Known, readers: dict[int, int]) -> None:
-    """Begin a process that checks files; threads would take turns, as most of them are small.
+class _Process:
+    """One that checks files; threads would take turns, as most of them are small.
 
     A pool of processes needs /dev/shm, which some rented containers do not have.
     """
-    parent = os.getpid()
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(writer)
-        readers[pid] = reader
-        return
+
+    def __init__(self, files: Sequence[File], known: Known) -> None:
+        caller = os.getpid()
+        self.told = os.memfd_create("told")  # and no pipe, in which it would wait for somebody who reads
+        self.pid = os.fork()
+        if not self.pid:
+            try:
+                os.nice(NICE)
+                os.write(self.told, json.dumps(_checked(files, known, caller)).encode())
+            finally:
+                os._exit(0)
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for what it has found; nothing where it was ended."""
+        with contextlib.suppress(ChildProcessError):  # where the caller was started without an ear for its children
+            os.waitpid(self.pid, 0)
+        self.pid = 0
+        with open(self.told, encoding="utf-8", closefd=False) as told, contextlib.suppress(ValueError):
+            told.seek(0)
+            answer: dict[str, Any] = json.loads(told.read())
+            return answer
+        return {}
+
+    def end(self) -> None:
+        """End it where nobody has waited for it."""
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+        os.close(self.told)
+
+
+def _checked(files: Sequence[File], known: Known, caller: int) -> dict[str, Any]:
+    """Check files for as long as the process `caller` lives, and return what was found or what went wrong."""
+    found: dict[str, str] = {}
+    read: Known = {}
     try:
-        answer: dict[str, Any] = {"found": {}, "read": {}}
-        os.nice(NICE)
-        try:
-            for file in files:
-                if os.getppid() != parent:
-                    os._exit(1)
-                _check(*file, known, answer["found"], answer["read"])
-        except OSError as error:
-            answer = {"error": (error.errno, error.strerror, error.filename)}
-        with open(writer, "w", encoding="utf-8") as told:
-            json.dump(answer, told)
-    finally:
-        os._exit(0)
+        for path, digests in files:
+            if os.getppid() != caller:
+                return {}
+            _check(path, digests, known, found, read)
+    except OSError as error:
+        return {"error": (error.errno, error.strerror, error.filename)}
+    except BaseException as error:
+        return {"failed": repr(error)}
+    return {"found": found, "read": read}
 
 
 def _check(path: str, digests: Sequence[str], known: Known, told: dict[str, str], read: Known) -> None:
@@ -177,7 +200,7 @@ def _check(path: str, digests: Sequence[str], known: Known, told: dict[str, str]
             found, linked = _own(path, state), False
         else:
             size, time, found = known.get(str(state.st_ino), (0, 0, ""))
-            if not linked or (size, time) != (state.st_size, state.st_mtime_ns):
+            if not linked or (size, time) != (state.st_size, state.st_mtime_ns) or found not in digests:
                 found = digest_of(path)
     except FileNotFoundError:
         found = "no file"

@@ -31,7 +31,11 @@ FILE = "lock.txt"
 NO_TIMES = "is missing an upload date"
 FOUND = "locks"  # in the cache: what was found for a day that is over
 FOUND_FOR = 3600  # s that it counts, so that the containers of a node ask the index once and get the same
-SECRET = re.compile("PASSWORD|USERNAME|TOKEN")  # in names of uv's variables
+INDEXES = {"UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL"}
+# the variables of uv that decide nothing about what is found
+HOW = {"UV_CACHE_DIR", "UV_CONCURRENT_DOWNLOADS", "UV_HTTP_RETRIES", "UV_HTTP_TIMEOUT", "UV_LINK_MODE", "UV_NATIVE_TLS",
+       "UV_NO_CONFIG", "UV_PYTHON_DOWNLOADS", "UV_SYSTEM_CERTS"}  # fmt: skip
+ELSEWHERE = re.compile(r"[@/]|^\s*-", re.MULTILINE)  # in requirements: what is not in an index
 INTERPRETER = "import platform, sys; print(sys.version, platform.machine(), platform.libc_ver())"
 
 
@@ -158,14 +162,16 @@ def resolve(
     arguments = [*_compile(uv, python), *options]
     # the same instant in every time zone
     dated = ["--exclude-newer", f"{cutoff}T23:59:59Z"] if cutoff else []
-    kept = _kept(steps, python, options, cutoff, wanted)
+    kept = _kept(steps, uv, python, options, cutoff, wanted)
     packages = _found(kept) if kept else ()
     if packages:
         return Lock(packages, cutoff, tuple(notes))
     try:
         found = steps.run("resolving", [*arguments, *dated, "-"], _lines(wanted))
-        if kept:
+        packages = parse(found)
+        if kept and not LOGIN.search(found):
             _keep(kept, found)
+        return Lock(packages, cutoff, tuple(notes))
     except Refused as refused:
         if not (cutoff and NO_TIMES in str(refused)):
             raise
@@ -175,23 +181,29 @@ def resolve(
             *notes,
             f"an index tells no upload times ({lost}): the newest packages are taken, not those of {cutoff}",
         ]
-        cutoff = ""
-    return Lock(parse(found), cutoff, tuple(notes))
+        return Lock(parse(found), "", tuple(notes))
 
 
-def _kept(steps: Steps, python: str, options: Sequence[str], cutoff: str, wanted: Sequence[str]) -> Path | None:
-    """Return where in the cache is what was found by the same question; None where the answer may become another."""
-    cache = steps.environment.get("UV_CACHE_DIR")
-    if not cache or options or not "" < cutoff < str(datetime.datetime.now(datetime.timezone.utc).date()):
+def _kept(
+    steps: Steps, uv: str, python: str, options: Sequence[str], cutoff: str, wanted: Sequence[str]
+) -> Path | None:
+    """Return where in the cache is what was found by the same question; None where more than its words may decide."""
+    given = {name: value for name, value in steps.environment.items() if name.startswith("UV_")}
+    overrides, cache = given.pop("UV_OVERRIDE", ""), given.get("UV_CACHE_DIR")
+    indexes = {name: given.pop(name) for name in sorted(INDEXES & given.keys())}
+    addresses = " ".join(indexes.values()).split()
+    try:
+        words = [*wanted, "over", Path(overrides).read_text(encoding="utf-8") if overrides else ""]
+    except (OSError, ValueError):
+        return None  # uv reads what is several, or an address
+    over = "" < cutoff < str(datetime.datetime.now(datetime.timezone.utc).date())
+    if not (cache and over) or options or given.keys() - HOW or ELSEWHERE.search("\n".join(words)):
         return None
-    asked = {name: value for name, value in steps.environment.items() if name.startswith("UV_")}
-    overrides = asked.pop("UV_OVERRIDE", "")
-    del asked["UV_CACHE_DIR"]
-    # a name that all may read is no place for a secret, not even for a digest of it
-    public = {name: LOGIN.sub("://", value) for name, value in asked.items() if not SECRET.search(name)}
-    text = Path(overrides).read_text(encoding="utf-8") if overrides else ""
+    # a name that all may read is no place for a login, not even for a digest of it
+    if not all(re.search(r"(^|=)https?://", address) and not LOGIN.search(address) for address in addresses):
+        return None
     interpreter = steps.run("asking the interpreter", [python, "-c", INTERPRETER])
-    question = json.dumps([wanted, cutoff, text, public, interpreter], sort_keys=True)
+    question = json.dumps([words, cutoff, indexes, interpreter, Path(uv).parts[-3:]])
     return Path(cache, FOUND, f"{hashlib.sha256(question.encode()).hexdigest()[:32]}.toml")
 
 

@@ -250,7 +250,8 @@ def main() -> None:
     asked = module.params
     environment = {name: str(value) for name, value in asked["environment"].items()}
     # a proxy or an index may carry a login in its address
-    module.no_log_values.update(passwords({**environment, "source": asked["source"], "lock": asked["lock"]}))
+    addresses = {"source": asked["source"], "lock": asked["lock"], "overrides": " ".join(asked["overrides"])}
+    module.no_log_values.update(passwords({**environment, **addresses}))
     try:
         require_root()
         spec = release.ReleaseSpec(

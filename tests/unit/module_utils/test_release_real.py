@@ -202,7 +202,7 @@ def test_a_second_container_gets_what_the_first_has_found(node: Place, tmp_path:
     assert second.lock == node.lock
 
 
-@pytest.mark.parametrize("what", ["day", "overrides", "index", "variable", "interpreter", "time", "damaged", "cache"])
+@pytest.mark.parametrize("what", ["day", "overrides", "index", "interpreter", "time", "damaged", "cache"])
 def test_what_was_found_for_something_else_does_not_count(
     node: Place, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,8 +214,6 @@ def test_what_was_found_for_something_else_does_not_count(
         second = second.ask(overrides=("unasked==1",))
     elif what == "index":
         second.environment = {**node.environment, "UV_DEFAULT_INDEX": node.index.url.replace("127.0.0.1", "localhost")}
-    elif what == "variable":
-        second.environment = {**node.environment, "UV_RESOLUTION": "lowest"}
     elif what == "interpreter":
         monkeypatch.setattr(release_lock, "INTERPRETER", "print('another')")
     elif what == "time":
@@ -231,8 +229,8 @@ def test_what_was_found_for_something_else_does_not_count(
 def test_what_may_become_another_is_not_kept(place: Place, tmp_path: Path) -> None:
     place.cache = tmp_path / "cache"
     wheel(place.folder / "wheels", "helper", "2.0")
-    today = datetime.datetime.now(datetime.timezone.utc).date()
-    for date in ("latest", str(today), str(today + datetime.timedelta(days=2))):
+    tomorrow = datetime.datetime.now(datetime.timezone.utc).date() + datetime.timedelta(days=1)
+    for date in ("latest", str(tomorrow)):
         place.ask(date=date).install()
     place.index.times = False
     place.ask(root=tmp_path / "without").install()
@@ -244,25 +242,55 @@ def test_what_was_found_and_does_not_install_is_looked_for_again(node: Place, tm
     wheel(node.folder / "wheels", "helper", "2.0")
     (node.folder / "wheels/helper-1.0-py3-none-any.whl").unlink()
     shutil.rmtree(tmp_path / "cache/archive-v0")
-    shutil.rmtree(tmp_path / "cache/wheels-v6", ignore_errors=True)
+    for folder in (tmp_path / "cache").glob("wheels-v*"):
+        shutil.rmtree(folder)
     second = node.ask(root=tmp_path / "second")
     with contextlib.suppress(Refused):
         second.install()
     assert second.install()["packages"] == ["helper==2.0", "sglang==0.5.23"]
 
 
-def test_no_login_is_in_what_is_kept(place: Place, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["login", "folder", "local index", "constraints", "several overrides", "wheel"])
+def test_what_more_than_words_decide_is_not_kept(place: Place, tmp_path: Path, what: str) -> None:
     place.cache = tmp_path / "cache"
-    place.index.login = "me:geheim"
-    names = []
-    for word in ("geheim", "anders"):
-        place.index.login = f"me:{word}"
-        host = place.index.url.partition("://")[2]
-        place.environment = {"UV_DEFAULT_INDEX": f"http://me:{word}@{host}", "UV_HTTP_RETRIES": "0"}
-        place.ask(root=tmp_path / word).install()
-        names.append([path.name for path in (tmp_path / "cache/locks").iterdir()])
-        assert b"geheim" not in b"".join(path.read_bytes() for path in (tmp_path / "cache/locks").iterdir())
-    assert names[0] == names[1]
+    local = wheel(tmp_path / "local", "helper", "1.5+local")
+    (tmp_path / "words").write_text(f"unasked==1.0 --hash=sha256:{'0' * 64}\n")
+    asked = place
+    if what == "login":
+        place.index.login = "me:geheim"
+        place.environment["UV_DEFAULT_INDEX"] = place.index.url.replace("://", "://me:geheim@")
+    elif what == "folder":
+        place.environment["UV_FIND_LINKS"] = str(tmp_path / "local")
+    elif what == "local index":
+        place.environment["UV_INDEX"] = (tmp_path / "local").as_uri()
+        (tmp_path / "local/helper").mkdir()
+        (tmp_path / "local/helper/index.html").write_text(f"<a href='../{local.name}'>{local.name}</a>")
+    elif what == "constraints":
+        place.environment["UV_CONSTRAINT"] = str(tmp_path / "words")
+    elif what == "several overrides":
+        place.environment["UV_OVERRIDE"] = f"{tmp_path / 'words'} {tmp_path / 'words'}"
+    else:
+        asked = place.ask(overrides=(f"helper @ {local.as_uri()}",))
+    asked.install()
+    assert not (tmp_path / "cache/locks").exists()
+
+
+def test_a_login_in_an_override_is_refused(place: Place) -> None:
+    refused = place.ask(overrides=("helper @ http://me:geheim@127.0.0.1/helper-1.0-py3-none-any.whl",)).refused()
+    assert "sglang_install_overrides has a login in an address" in refused and "geheim" not in refused
+    assert not [path for path in place.folder.rglob("*") if path.is_file() and b"geheim" in path.read_bytes()]
+
+
+def test_what_was_found_and_is_refused_is_looked_for_again(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.cache = tmp_path / "cache"
+    with monkeypatch.context() as patch:
+        patch.setattr(release.cuda_versions, "driver_problem", lambda *_: "too old")
+        assert "too old" in place.refused()
+    place.index.days["helper-2.0-py3-none-any.whl"] = "2026-05-10"
+    wheel(place.folder / "wheels", "helper", "2.0")
+    assert place.install()["packages"] == ["helper==2.0", "sglang==0.5.23"]
 
 
 def records(site: Path) -> dict[str, set[tuple[str, ...]]]:
@@ -594,6 +622,7 @@ def test_a_library_is_read_once_for_all_releases(site: Path, tmp_path: Path, mon
         (tmp_path / "second" / name).hardlink_to(tmp_path / f"cached-{name}")
     monkeypatch.setattr(release_files, "digest_of", unread)
     assert damaged(tmp_path / "second", tmp_path) == []
+    monkeypatch.undo()
     # the digest is still that of its package
     (site / "one-1.0.dist-info/RECORD").write_text("one.so,sha256=another,3\n")
     assert damaged(site, tmp_path) == ["one.so"]
@@ -664,7 +693,9 @@ def test_a_check_whose_process_is_ended_is_none(site: Path) -> None:
     with release_files.checked(site, site) as checking:
         for child in children() - before:
             os.kill(child, signal.SIGKILL)
-        with pytest.raises(Refused, match=f"a process that checked the files of {site} was ended: deploy again"):
+        with pytest.raises(
+            Refused, match=f"the files of {site} could not be checked: a process that did it was ended: deploy again"
+        ):
             checking.damage()
     assert children() == before
 
@@ -676,6 +707,51 @@ def test_a_copy_that_can_not_be_written_is_told(site: Path, monkeypatch: pytest.
     monkeypatch.setattr(release_files, "_own", full)
     with release_files.checked(site, site) as checking, pytest.raises(OSError, match=r"No space left.*one\.py"):
         checking.damage()
+
+
+def test_what_else_goes_wrong_in_a_check_is_told(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def large(path: str) -> str:
+        raise MemoryError(path)
+
+    monkeypatch.setattr(release_files, "digest_of", large)
+    with release_files.checked(site, site) as checking, pytest.raises(Refused, match=r"MemoryError\(.*one\.so'\)"):
+        checking.damage()
+
+
+def test_a_check_with_much_to_tell_waits_for_nobody(site: Path, tmp_path: Path) -> None:
+    name = "n" * 200
+    for number in range(2000):
+        (site / f"{name}{number}.so").hardlink_to(tmp_path / "cached-one.so")
+    rows = "".join(f"{name}{number}.so,sha256=another,3\n" for number in range(2000))
+    (site / "one-1.0.dist-info/RECORD").write_text(rows)
+    before = children()
+    with release_files.checked(site, site) as checking:
+        for child in children() - before:
+            os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # though nobody has read what they tell
+        assert len(checking.damage()) == 2000
+
+
+def test_a_caller_that_ignores_its_children_gets_an_answer(site: Path) -> None:
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert damaged(site, site) == []
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
+
+
+def test_files_whose_inodes_were_exchanged_are_no_damage(site: Path, tmp_path: Path) -> None:
+    (site / "two.so").write_text("two")
+    os.utime(site / "two.so", ns=(0, (site / "one.so").stat().st_mtime_ns))
+    (tmp_path / "cached-two.so").hardlink_to(site / "two.so")
+    digests = {name: release_record.digest_of(str(site / name)) for name in ("one.so", "two.so")}
+    rows = "".join(f"{name},{digest},3\n" for name, digest in digests.items())
+    (site / "one-1.0.dist-info/RECORD").write_text(rows)
+    assert damaged(site, tmp_path) == []
+    one, two = (str((site / name).stat().st_ino) for name in digests)
+    kept = tmp_path / release_files.READ
+    known = json.loads(kept.read_text())
+    kept.write_text(json.dumps({one: known[two], two: known[one]}))
+    assert damaged(site, tmp_path) == [] and json.loads(kept.read_text()) == known
 
 
 def test_a_check_that_is_left_early_leaves_no_process(site: Path) -> None:
