@@ -248,8 +248,8 @@ def _lock(spec: ReleaseSpec, by: Installer) -> tuple[Lock, str]:
     driver = gpu_driver.kernel_module()["version"]
     if any(LOGIN.search(line) for line in spec.overrides):
         raise Refused(
-            "sglang_install_overrides has a login in an address, which every user of the host could read in the release: "
-            "take it out"
+            "sglang_install_overrides has a login in an address, which every user of the host could read in the "
+            "release: take it out"
         )
     if spec.lock:
         lock = release_lock.given(spec.lock, spec.version)
