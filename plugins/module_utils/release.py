@@ -31,6 +31,7 @@ from typing import Any
 from ansible_collections.gpuops.sglang.plugins.module_utils import (
     cuda_versions,
     gpu_driver,
+    release_found,
     release_lock,
     release_proof,
     release_prune,
@@ -205,7 +206,7 @@ def _build(spec: ReleaseSpec, means: Means, held: tuple[int, ...]) -> dict[str, 
         release_proof.pins(by.steps, by.uv, str(venv / "bin/python"), spec.overrides)
         unproved = release_proof.loaded(told, gpu_driver.kernel_module()["version"])
     except BaseException:
-        release_lock.forget(by.steps)
+        release_found.forget(by.steps)
         raise
     listing = by.steps.run("listing", [by.uv, "pip", "freeze", "--quiet", "--python", str(venv / "bin/python")])
     schema = {name: told[name] for name in ("sglang_version", "options")}

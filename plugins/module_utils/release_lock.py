@@ -12,15 +12,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import hashlib
-import json
 import re
-import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused, write_whole
+from ansible_collections.gpuops.sglang.plugins.module_utils import release_found
+from ansible_collections.gpuops.sglang.plugins.module_utils.host import Refused
 from ansible_collections.gpuops.sglang.plugins.module_utils.release_record import normal
 from ansible_collections.gpuops.sglang.plugins.module_utils.release_uv import interpreters
 from ansible_collections.gpuops.sglang.plugins.module_utils.tool_venv import LOGIN, Steps
@@ -29,14 +27,6 @@ GRACE = datetime.timedelta(days=3)  # the kernels and the wheels for other Pytho
 LATEST = "latest"
 FILE = "lock.txt"
 NO_TIMES = "is missing an upload date"
-FOUND = "locks"  # in the cache: what was found for a day that is over
-FOUND_FOR = 3600  # s that it counts, so that the containers of a node ask the index once and get the same
-INDEXES = {"UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL"}
-# the variables of uv that decide nothing about what is found
-HOW = {"UV_CACHE_DIR", "UV_CONCURRENT_DOWNLOADS", "UV_HTTP_RETRIES", "UV_HTTP_TIMEOUT", "UV_LINK_MODE", "UV_NATIVE_TLS",
-       "UV_NO_CONFIG", "UV_PYTHON_DOWNLOADS", "UV_SYSTEM_CERTS"}  # fmt: skip
-ELSEWHERE = re.compile(r"[@/]|^\s*-", re.MULTILINE)  # in requirements: what is not in an index
-INTERPRETER = "import platform, sys; print(sys.version, platform.machine(), platform.libc_ver())"
 
 
 @dataclass(frozen=True)
@@ -162,15 +152,15 @@ def resolve(
     arguments = [*_compile(uv, python), *options]
     # the same instant in every time zone
     dated = ["--exclude-newer", f"{cutoff}T23:59:59Z"] if cutoff else []
-    kept = _kept(steps, uv, python, options, cutoff, wanted)
-    packages = _found(kept) if kept else ()
-    if packages:
-        return Lock(packages, cutoff, tuple(notes))
+    kept = release_found.place(steps, uv, python, options, cutoff, wanted)
+    with contextlib.suppress(Refused):
+        packages = parse(release_found.read(kept))
+        if any(package.name == "sglang" for package in packages):
+            return Lock(packages, cutoff, tuple(notes))
     try:
         found = steps.run("resolving", [*arguments, *dated, "-"], _lines(wanted))
         packages = parse(found)
-        if kept and not LOGIN.search(found):
-            _keep(kept, found)
+        release_found.keep(kept, found)
         return Lock(packages, cutoff, tuple(notes))
     except Refused as refused:
         if not (cutoff and NO_TIMES in str(refused)):
@@ -182,54 +172,6 @@ def resolve(
             f"an index tells no upload times ({lost}): the newest packages are taken, not those of {cutoff}",
         ]
         return Lock(parse(found), "", tuple(notes))
-
-
-def _kept(
-    steps: Steps, uv: str, python: str, options: Sequence[str], cutoff: str, wanted: Sequence[str]
-) -> Path | None:
-    """Return where in the cache is what was found by the same question; None where more than its words may decide."""
-    given = {name: value for name, value in steps.environment.items() if name.startswith("UV_")}
-    overrides, cache = given.pop("UV_OVERRIDE", ""), given.get("UV_CACHE_DIR")
-    indexes = {name: given.pop(name) for name in sorted(INDEXES & given.keys())}
-    addresses = " ".join(indexes.values()).split()
-    try:
-        words = [*wanted, "over", Path(overrides).read_text(encoding="utf-8") if overrides else ""]
-    except (OSError, ValueError):
-        return None  # uv reads what is several, or an address
-    over = "" < cutoff < str(datetime.datetime.now(datetime.timezone.utc).date())
-    if not (cache and over) or options or given.keys() - HOW or ELSEWHERE.search("\n".join(words)):
-        return None
-    # a name that all may read is no place for a login, not even for a digest of it
-    if not all(re.search(r"(^|=)https?://", address) and not LOGIN.search(address) for address in addresses):
-        return None
-    interpreter = steps.run("asking the interpreter", [python, "-c", INTERPRETER])
-    question = json.dumps([words, cutoff, indexes, interpreter, Path(uv).parts[-3:]])
-    return Path(cache, FOUND, f"{hashlib.sha256(question.encode()).hexdigest()[:32]}.toml")
-
-
-def _found(kept: Path) -> tuple[Package, ...]:
-    """Return the packages that were found a short time ago; none where these are none that would do."""
-    with contextlib.suppress(OSError, ValueError, Refused):
-        if kept.stat().st_mtime > time.time() - FOUND_FOR:
-            packages = parse(kept.read_text(encoding="utf-8"))
-            if any(package.name == "sglang" for package in packages):
-                return packages
-    return ()
-
-
-def forget(steps: Steps) -> None:
-    """Have all be looked for again: something of it could not be installed."""
-    shutil.rmtree(Path(steps.environment["UV_CACHE_DIR"], FOUND), ignore_errors=True)
-
-
-def _keep(kept: Path, found: str) -> None:
-    """Write it down and remove what counts no more; a cache that can not take it does without."""
-    with contextlib.suppress(OSError, Refused):
-        kept.parent.mkdir(exist_ok=True)
-        for path in kept.parent.iterdir():
-            if path.stat().st_mtime < time.time() - FOUND_FOR:
-                path.unlink()
-        write_whole(kept, found)
 
 
 def _compile(uv: str, python: str) -> list[str]:

@@ -31,6 +31,7 @@ from ansible_collections.gpuops.sglang.plugins.module_utils import (
     release,
     release_bytecode,
     release_files,
+    release_found,
     release_lock,
     release_record,
     release_source,
@@ -215,7 +216,7 @@ def test_what_was_found_for_something_else_does_not_count(
     elif what == "index":
         second.environment = {**node.environment, "UV_DEFAULT_INDEX": node.index.url.replace("127.0.0.1", "localhost")}
     elif what == "interpreter":
-        monkeypatch.setattr(release_lock, "INTERPRETER", "print('another')")
+        monkeypatch.setattr(release_found, "INTERPRETER", "print('another')")
     elif what == "time":
         os.utime(kept, (time.time(), time.time() - 3700))
     elif what == "damaged":
