@@ -24,7 +24,6 @@ WAKE = 0.05  # s
 CHUNK = 2**20  # bytes, which a processor's cache holds until they are hashed and written; the client has 10 MiB
 BEHIND = 16 * 2**20  # bytes that wait for the disk, so that it writes while the network brings more
 PLACE = 8  # bytes
-SET_PIPE_SIZE = 1031  # fcntl(2), which Python names from 3.10 on
 ONE_BY_ONE = threading.Lock()
 
 
@@ -133,7 +132,7 @@ def fetching(request: dict[str, Any]) -> None:
     by_size = sorted(files, key=lambda name: -files[name]["size"])
     # the place of the next file; of a pipe, unlike a file, no two processes read the same
     todo, places = os.pipe()
-    fcntl.fcntl(places, SET_PIPE_SIZE, PLACE * len(by_size))
+    fcntl.fcntl(places, fcntl.F_SETPIPE_SZ, PLACE * len(by_size))
     os.write(places, b"".join(place.to_bytes(PLACE, "big") for place in range(len(by_size))))
     os.close(places)
     children = set()
